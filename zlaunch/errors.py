@@ -6,9 +6,11 @@ listed in `ExitStatus`.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, IntEnum
 from typing import Any
+
+from zlaunch.frozen import dataclass
 
 
 class ExitStatus(IntEnum):

@@ -3,7 +3,7 @@
 import ast
 
 from tests.each import each
-from zlaunch.job.evaluating_source import untrained_evaluations
+from zlaunch.job.evaluating_source import untrained_evaluations, walk
 
 HEAD = "from transformers import AutoModel, Trainer\ntrainer = Trainer(model, args)\n"
 GUARDED = f"{HEAD}if args.do_train:\n    trainer.train()\n"
@@ -51,11 +51,9 @@ OPEN = (
 
 @each("source", CERTAIN)
 def test_an_evaluation_without_a_training_is_found(source: str) -> None:
-    assert {found.switch for found in untrained_evaluations([*ast.walk(ast.parse(source))])} == {
-        CERTAIN[source]
-    }
+    assert {found.switch for found in untrained_evaluations(*walk(ast.parse(source)))} == {CERTAIN[source]}
 
 
 @each("source", OPEN)
 def test_a_script_that_may_train_before_is_left_alone(source: str) -> None:
-    assert untrained_evaluations([*ast.walk(ast.parse(source))]) == ()
+    assert untrained_evaluations(*walk(ast.parse(source))) == ()

@@ -7,7 +7,8 @@ from zlaunch.errors import InputMissing, WrongUsage
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.trainer_releases import DEFAULTS
-from zlaunch.launch.argument_checks import check_script_args, hint_for
+from zlaunch.launch.argument_checks import check_script_args
+from zlaunch.launch.argument_hints import hint_for
 
 PARSER = "parser = argparse.ArgumentParser()"
 FLAGS = [

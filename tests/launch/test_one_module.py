@@ -9,7 +9,7 @@ import pytest
 from tests.running import ROOT
 
 SCHEDULER = """
-from dataclasses import dataclass
+from zlaunch.frozen import dataclass
 from typing import Annotated
 
 import typer

@@ -26,7 +26,8 @@ from zlaunch.hosts.cluster.topology import Host
 from zlaunch.job.spec import Debug, parse_debug
 from zlaunch.launch.plan import Listener, listener
 from zlaunch.rundir import phases
-from zlaunch.worker.hook.debug import PATIENCE, PATIENT, debug_environment, lift_timeouts
+from zlaunch.worker.hook.debug import debug_environment, lift_timeouts
+from zlaunch.worker.hook.debug_timeouts import PATIENCE, PATIENT
 
 SCRIPT = """
 import datetime, os, sys

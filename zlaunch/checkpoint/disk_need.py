@@ -7,11 +7,11 @@ in fp32 below stage 3, and the whole first file of the optimizer at stage 3; aft
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from zlaunch.checkpoint.engine_files import EngineFiles, ModelFile, OptimFile
 from zlaunch.checkpoint.swap_files import partition_numel
 from zlaunch.checkpoint.torch_file import ITEM_BYTES
+from zlaunch.frozen import dataclass
 
 _FP32_BYTES = 4
 

@@ -9,7 +9,6 @@ import contextlib
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 
 from zlaunch.checkpoint.flat_groups import Shapes, can_be_reordered
 from zlaunch.checkpoint.torch_file import Archive, BadArchive, Tensor, Unknown, UnknownLayout
+from zlaunch.frozen import dataclass
 from zlaunch.units import whole
 
 _MODEL = re.compile(r"(?:zero_pp_rank_(?P<dp>\d+)_)?mp_rank_(?P<mp>\d+)(?:_\d+)?_model_states\.pt")

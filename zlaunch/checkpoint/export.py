@@ -7,7 +7,7 @@ the size of the model. The directory appears when it is complete.
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ from zlaunch.checkpoint.torch_file import ITEM_BYTES, BadArchive
 from zlaunch.checkpoint.weights import StoredWeight, aliases, weights
 from zlaunch.errors import InputMissing, Unavailable, WrongUsage
 from zlaunch.files import read_regular
+from zlaunch.frozen import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

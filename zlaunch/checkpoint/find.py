@@ -4,7 +4,6 @@ import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from zlaunch.checkpoint.engine_files import EngineFiles, engine_files
 from zlaunch.errors import InputMissing
 from zlaunch.files import read_regular
+from zlaunch.frozen import dataclass
 
 LATEST = "latest"
 """The file in which the engine names the newest tag."""

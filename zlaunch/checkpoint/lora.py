@@ -9,7 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from zlaunch.checkpoint.torch_file import Archive, BadArchive, Tensor
 from zlaunch.checkpoint.weights import StoredWeight
 from zlaunch.errors import InputMissing, Unavailable
 from zlaunch.files import read_regular
+from zlaunch.frozen import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,7 +9,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from zlaunch.checkpoint.problem import Problem
 from zlaunch.checkpoint.safetensors import DAMAGED, WIDTHS, IncompleteHeader, read_header
 from zlaunch.checkpoint.torch_file import Archive, BadArchive, Tensor, UnknownLayout
 from zlaunch.files import read_regular, typed
+from zlaunch.frozen import dataclass
 from zlaunch.units import plural, whole
 
 CONFIG = "config.json"

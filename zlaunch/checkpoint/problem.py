@@ -1,7 +1,8 @@
 """Why a checkpoint cannot be loaded."""
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from zlaunch.frozen import dataclass
 
 
 @dataclass(frozen=True)

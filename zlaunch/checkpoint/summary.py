@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, groupby
 from pathlib import Path
 from typing import TypeVar
@@ -16,6 +16,7 @@ from zlaunch.checkpoint.safetensors import DAMAGED, NAMES, read_header
 from zlaunch.checkpoint.torch_file import BadArchive
 from zlaunch.checkpoint.verify import verify
 from zlaunch.files import typed
+from zlaunch.frozen import dataclass
 
 State = TypeVar("State")
 

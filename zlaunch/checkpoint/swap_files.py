@@ -7,13 +7,14 @@ named by the first and last parameter of the group: `ds_id` in runtime/swap_tens
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zlaunch.checkpoint.engine_files import OFFLOADED, ModelFile, OptimFile
 from zlaunch.checkpoint.flat_groups import Shapes
 from zlaunch.checkpoint.torch_file import BadArchive, Tensor
+from zlaunch.frozen import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

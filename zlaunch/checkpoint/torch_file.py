@@ -12,13 +12,14 @@ import zipfile
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from zlaunch.checkpoint.pointer import pointer_in
 from zlaunch.files import open_regular
+from zlaunch.frozen import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

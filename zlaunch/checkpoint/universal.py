@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from zlaunch.checkpoint.universal_files import has_int_steps
 from zlaunch.checkpoint.verify import require_engine, verify
 from zlaunch.checkpoint.weights import StoredWeight, how_to_take_weights, weights
 from zlaunch.errors import Unavailable, WrongUsage
+from zlaunch.frozen import dataclass
 from zlaunch.process import SAFE_PATH, Foreground, Stopped, heed_signals, ours
 from zlaunch.units import size
 

@@ -4,7 +4,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TypeVar
@@ -29,6 +29,7 @@ from zlaunch.checkpoint.swap_files import partition_numel, swap_files
 from zlaunch.checkpoint.torch_file import Archive, BadArchive
 from zlaunch.errors import Finding, Refused
 from zlaunch.files import open_regular, read_from, typed
+from zlaunch.frozen import dataclass
 from zlaunch.units import plural
 
 Key = TypeVar("Key", bound=Hashable)

@@ -7,7 +7,6 @@ other; at stage 3 each rank has an equal part of every parameter.
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,6 +17,7 @@ from zlaunch.checkpoint.swap_files import swap_files
 from zlaunch.checkpoint.torch_file import Archive, BadArchive, Tensor
 from zlaunch.errors import Unavailable
 from zlaunch.files import typed
+from zlaunch.frozen import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

@@ -2,11 +2,11 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from zlaunch.checks.across_hosts import HostResult
 from zlaunch.checks.all_reduce import LARGE_BYTES
 from zlaunch.checks.result import CheckResult, Status
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.agent.conversation import Conversation, conversations
 from zlaunch.hosts.agent.examination import Examined
 from zlaunch.hosts.agent.python_of_host import own_program

@@ -1,7 +1,7 @@
 """The ds_config at hand, the one that was named or that train would use here, and what it needs of a host."""
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Finding, Refused, Severity, WrongUsage
 from zlaunch.files import shown
+from zlaunch.frozen import dataclass
 from zlaunch.job.file_kinds import read_ds_config
 from zlaunch.job.spec import JobSpec
 from zlaunch.job.stack import SoftwareStack

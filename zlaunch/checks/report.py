@@ -1,7 +1,6 @@
 """The rows of all hosts as one table, in which only hosts that deviate are named."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from zlaunch.checks.host import check_host
 from zlaunch.checks.measurements import judge_measurements
 from zlaunch.checks.requirements import Requirements
 from zlaunch.checks.result import CheckResult, Status, worst
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.agent.examination import Examined
 from zlaunch.units import listed, plural
 

@@ -4,11 +4,12 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from zlaunch.errors import Finding
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.machine.resources import Gpu
 from zlaunch.job.args import NO_ARGS, ScriptArgs
 

@@ -1,10 +1,10 @@
 """The answer to one question about a host: a row of the doctor's table, and what `train` says of it."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 
 from zlaunch.errors import Finding
+from zlaunch.frozen import dataclass
 
 
 class Status(Enum):

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from zlaunch import console
-from zlaunch.checks.collective import all_reduce
+from zlaunch.checks.across_hosts import HostResult
 from zlaunch.checks.config_at_hand import AtHand, find_at_hand, with_mistakes
 from zlaunch.checks.report import judge
 from zlaunch.checks.requirements import ConfigAtHand
@@ -16,7 +16,6 @@ from zlaunch.checks.result import Status
 from zlaunch.checks.software import SHOWN
 from zlaunch.cli import options
 from zlaunch.cli.job_command import find_job_file
-from zlaunch.cli.job_file import job_at_hand
 from zlaunch.cli.views.doctor import DoctorView, as_json, table_lines
 from zlaunch.errors import ExitStatus, InputMissing, Refused, WrongUsage
 from zlaunch.hosts.agent.examination import examine
@@ -80,7 +79,11 @@ def doctor(
     view = DoctorView(len(asked_hosts))
     reach = Reach.SRUN if slurm else Reach.SSH
     examined = examine(Topology(asked_hosts, reach), port, question, view.waiting)
-    more = all_reduce(examined, reach, view.reducing) if collective else []
+    more: list[HostResult] = []
+    if collective:
+        from zlaunch.checks.collective import all_reduce  # few examinations measure anything
+
+        more = all_reduce(examined, reach, view.reducing)
     view.done()
     report = judge(examined, needs, None if script is None else script.absolute(), more)
     if as_json_:
@@ -105,9 +108,13 @@ def _hosts(hostfile: Path | None, hosts: str | None, *, slurm: bool) -> tuple[Ho
 
 def _at_hand(ds_config: Path | None, python: Path | None) -> AtHand:
     """What a job here would need; mistakes in `zlaunch.yaml` keep no machine from being examined."""
-    job_file = find_job_file()
+    job_file, job = find_job_file(), None
     try:
-        return find_at_hand(ds_config, job_at_hand(), job_file, stack_of(inspect_python(python)))
+        if job_file is not None:
+            from zlaunch.cli.job_file import job_at_hand  # what reads YAML is needed for such a file alone
+
+            job = job_at_hand()
+        return find_at_hand(ds_config, job, job_file, stack_of(inspect_python(python)))
     except Refused as error:
         return with_mistakes(
             ConfigAtHand(str(job_file), tuple(error.findings), shown_by="zlaunch train --dry-run")

@@ -1,7 +1,7 @@
 """The options of `zlaunch estimate` and `zlaunch plan`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,6 +14,7 @@ from zlaunch.errors import WrongUsage
 from zlaunch.estimate.changes import TRAINING, Options
 from zlaunch.estimate.request import EstimateRequest, makes_its_model
 from zlaunch.estimate.workload import Images, Lora, parse_images, parse_lora
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.machine.gpu_catalog import parse_memory
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.spec import JobSpec

@@ -3,7 +3,6 @@
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +16,7 @@ from zlaunch.cli.project import Project, look_around, script_of
 from zlaunch.cli.views.job_file_text import Answers, job_file_text, next_lines
 from zlaunch.errors import InputMissing, Unavailable, WrongUsage, ZlaunchError
 from zlaunch.files import write_whole
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.machine import gpu_catalog
 from zlaunch.job.model_of_script import model_argument
 from zlaunch.job.recipes import read_recipe, recipe_named, recipe_names, similar_recipe

@@ -8,7 +8,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from difflib import get_close_matches
 from functools import cache, partial
 from itertools import chain
@@ -26,6 +26,7 @@ from zlaunch.config.accelerate import yaml_reader
 from zlaunch.dsconfig.keys.lookup import known_keys
 from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, leaves
 from zlaunch.errors import Finding, Refused, Severity, WrongUsage, ZlaunchError
+from zlaunch.frozen import dataclass
 from zlaunch.job.args import ScriptArgs, ds_config_of
 from zlaunch.job.file_kinds import config_of_other_program
 from zlaunch.job.model import model_flag

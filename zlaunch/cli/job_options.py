@@ -1,11 +1,11 @@
 """Options that several commands about a job share, with parsers that other commands need not import."""
 
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import typer
 
 from zlaunch.cli import options
+from zlaunch.frozen import dataclass
 from zlaunch.job import spec
 
 Offload = Annotated[

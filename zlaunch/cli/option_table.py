@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from inspect import Parameter, signature
 from typing import Annotated, Any, TypeVar, get_args
 
 from typer.core import TyperCommand
 from typer.models import ParameterInfo
+
+from zlaunch.frozen import dataclass
 
 Table = TypeVar("Table")
 

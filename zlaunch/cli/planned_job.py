@@ -1,7 +1,7 @@
 """`zlaunch init --recipe`: a recipe and a `zlaunch.yaml` with the fastest configuration that fits."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +22,7 @@ from zlaunch.estimate.search import NothingFits, SearchResult, plan
 from zlaunch.estimate.strategies import Strategy
 from zlaunch.estimate.workload import Lora
 from zlaunch.files import write_whole
+from zlaunch.frozen import dataclass
 from zlaunch.job.model import SEQ_LEN_FLAGS
 from zlaunch.job.recipes import Recipe, recipe_names
 from zlaunch.job.script_reader import read_script

@@ -3,11 +3,11 @@
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from zlaunch.config.find_configs import find_configs
 from zlaunch.errors import ZlaunchError
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.machine.interpreter import inspect_python
 from zlaunch.hosts.machine.probe import probe_machine
 from zlaunch.job.script import ConfigInterface, Script

@@ -1,7 +1,6 @@
 """The options of `zlaunch train`: one table for each panel of its help, and one of each scheduler."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
@@ -10,6 +9,7 @@ import typer
 from zlaunch.cli import options
 from zlaunch.cli.job_options import ConfigOptions
 from zlaunch.cli.option_table import OptionPanel
+from zlaunch.frozen import dataclass
 from zlaunch.job.spec import (
     STEP_PATIENCE_SECONDS,
     Debug,

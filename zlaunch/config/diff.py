@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from zlaunch.dsconfig.canonical import canonical, plain
@@ -12,6 +12,7 @@ from zlaunch.dsconfig.keys.read_at import stages_reading, switches_over
 from zlaunch.dsconfig.releases import NEWEST, Release
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import KeyPath, dotted, leaves, value_at
+from zlaunch.frozen import dataclass
 from zlaunch.secrets import hide_in
 
 _PRESENCE: frozenset[KeyPath] = frozenset(

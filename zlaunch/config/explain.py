@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 from zlaunch.config.rules import RULES
@@ -18,6 +17,7 @@ from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.schema_check import check
 from zlaunch.dsconfig.text.document import dotted
 from zlaunch.errors import Severity
+from zlaunch.frozen import dataclass
 
 _STAGES = frozenset({0, 1, 2, 3})
 

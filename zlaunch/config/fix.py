@@ -3,7 +3,6 @@
 import copy
 import shlex
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, value_at
 from zlaunch.dsconfig.text.edit import fix_text, fix_value
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Finding, Fix, FixKind, Refused
+from zlaunch.frozen import dataclass
 
 MOST = 1000
 """Most fixes in one file; more means that two of them undo each other."""

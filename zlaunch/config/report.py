@@ -4,7 +4,7 @@ import difflib
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +30,7 @@ from zlaunch.errors import (
     in_order,
 )
 from zlaunch.files import write_back
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.machine.interpreter import inspect_python, stack_of
 from zlaunch.hosts.machine.torch_optim import constructors_in
 from zlaunch.job.args import ScriptArgs
@@ -143,7 +144,10 @@ def context_of(
     """
     interface = ConfigInterface(runner or "trainer")
     rest, _ = typed.take_ds_config()
-    installed = inspect_python(python, OPTIMIZER_PACKAGES)
+    extra: tuple[str, ...] = ()
+    if rest.words:
+        extra = OPTIMIZER_PACKAGES
+    installed = inspect_python(python, extra)
     stack = stack_of(installed)
     args: TrainerArgs | None = None
     findings: list[Finding] = []

@@ -1,11 +1,11 @@
 """With which ds_configs the traps of a script are ones."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from zlaunch.config.rules.rule import Subject
 from zlaunch.errors import Finding, Severity
+from zlaunch.frozen import dataclass
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.script_traps import Trap, TrapKind
 from zlaunch.job.trainer_releases import is_before

@@ -2,11 +2,11 @@
 
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from zlaunch.diagnosis.evidence import ErrorEvidence, Evidence, JobEvidence, RankEvidence
 from zlaunch.diagnosis.log_text import MOST_OF_A_LOG, exception_in
+from zlaunch.frozen import dataclass
 from zlaunch.rundir.record import MachineSample
 from zlaunch.worker.sampling import NOT_COUNTED, OomKills
 

@@ -5,7 +5,7 @@ import re
 import signal
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from pathlib import Path
 from typing import TypeVar
@@ -27,6 +27,7 @@ from zlaunch.diagnosis.stall import StallEvidence
 from zlaunch.errors import ZlaunchError
 from zlaunch.estimate.changes import CHECKPOINTING_FLAGS
 from zlaunch.files import open_regular, shown
+from zlaunch.frozen import dataclass
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import model_flag
 from zlaunch.job.script import RESUME, ConfigInterface, Handover, Script

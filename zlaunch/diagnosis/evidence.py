@@ -2,11 +2,12 @@
 
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from zlaunch.diagnosis.stall import StallEvidence
+from zlaunch.frozen import dataclass
 from zlaunch.job.script import ConfigInterface, Handover, Setting, setting_of
 from zlaunch.rundir import phases
 from zlaunch.rundir.record import ForecastRecord, FrameRecord, HeartbeatRecord, MachineSample, SampleRecord

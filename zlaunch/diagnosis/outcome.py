@@ -1,12 +1,12 @@
 """How a job ended, as a word and an exit status."""
 
 import signal
-from dataclasses import dataclass
 
 from zlaunch.diagnosis.evidence import Evidence, RankEvidence
 from zlaunch.diagnosis.root_cause import ENDS_PROGRAMS, RankRole, role_of
 from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.errors import ExitStatus
+from zlaunch.frozen import dataclass
 from zlaunch.rundir import phases
 
 STALLED_STATUS = 124

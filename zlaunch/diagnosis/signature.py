@@ -4,13 +4,13 @@ The ds_config rules are imported only when used: the import takes longer than a 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import wraps
 from typing import Literal
 
 from zlaunch.diagnosis.case import Case, Reading
 from zlaunch.diagnosis.evidence import JobEvidence
 from zlaunch.diagnosis.log_text import matching_line
+from zlaunch.frozen import dataclass
 
 Read = Callable[[Case], Reading | None]
 

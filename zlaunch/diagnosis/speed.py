@@ -6,7 +6,7 @@ Nothing is said of what takes less than `LEAST_SHARE` of the time.
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from zlaunch.diagnosis.advice import setting, state_of
@@ -14,6 +14,7 @@ from zlaunch.diagnosis.evidence import JobEvidence
 from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.dsconfig.batch import rank_groups
 from zlaunch.estimate.changes import Options, speed_changes
+from zlaunch.frozen import dataclass
 from zlaunch.rundir import phases
 from zlaunch.units import brief, memory, plural
 

@@ -2,8 +2,9 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from zlaunch.frozen import dataclass
 from zlaunch.rundir.record import SampleRecord
 from zlaunch.units import brief, clock
 

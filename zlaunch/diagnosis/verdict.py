@@ -1,6 +1,6 @@
 """The verdict on a run: the cause of its end, the evidence, and what to change."""
 
-from dataclasses import dataclass
+from zlaunch.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
 """The sizes of a batch and the ranks that divide it, as DeepSpeed computes them (`runtime/config.py`)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
+from zlaunch.frozen import dataclass
 from zlaunch.units import whole
 
 Size = int | Fraction

@@ -9,7 +9,6 @@ import inspect
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -22,6 +21,7 @@ from zlaunch.dsconfig.schema.optimizer import OPTIMIZERS
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.section import BuiltOnDemand, Section, in_lower_case, not_null, spellings
 from zlaunch.dsconfig.text.document import KeyPath, dotted
+from zlaunch.frozen import dataclass
 from zlaunch.units import narrowed
 
 ANY = "*"

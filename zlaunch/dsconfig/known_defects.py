@@ -16,8 +16,9 @@ import functools
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal
+
+from zlaunch.frozen import dataclass
 
 Outcome = Literal["wrong", "hang", "crash", "slow", "fades"]
 

@@ -1,8 +1,9 @@
 """DeepSpeed's native ops that a job needs; they are compiled at their first use."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from zlaunch.frozen import dataclass
 
 if TYPE_CHECKING:  # pydantic; a host that looks for compiled ops reads no ds_config
     from zlaunch.dsconfig.schema.root import DsConfig

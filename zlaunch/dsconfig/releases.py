@@ -9,12 +9,12 @@ import functools
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from zlaunch.dsconfig.text.document import KeyPath
 from zlaunch.errors import WrongUsage
+from zlaunch.frozen import dataclass
 
 RELEASES: tuple[str, ...] = ("0.14", "0.15", "0.16", "0.17", "0.18", "0.19")
 """Oldest to newest; repeated here so that listing them does not load the table."""

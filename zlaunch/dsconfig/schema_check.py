@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -16,6 +16,7 @@ from zlaunch.dsconfig.schema.section import ZERO, Switched
 from zlaunch.dsconfig.text.document import KeyPath, dotted, value_at
 from zlaunch.dsconfig.text.edit import fix_value, section_path
 from zlaunch.errors import Finding, Fix, FixKind, Severity
+from zlaunch.frozen import dataclass
 
 MAX_LOSSES = 4
 """Rounds of dropping values that stay wrong, each one section further up."""

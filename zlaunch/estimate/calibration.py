@@ -7,7 +7,7 @@ was measured, so that a job that may not fit is not said to fit.
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, TypedDict
@@ -20,6 +20,7 @@ from zlaunch.errors import Finding, Severity
 from zlaunch.estimate.query import Estimate, EstimateQuery
 from zlaunch.estimate.workload import Workload
 from zlaunch.files import append_to_cache, cache_directory, cached_lines, typed
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.machine.measured_speeds import NOTHING_MEASURED
 from zlaunch.rundir.read import parse_record
 from zlaunch.rundir.record import Finite

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
 from zlaunch.estimate.changes import BUCKET, SMALL_BUCKET, Options
 from zlaunch.estimate.query import EstimateQuery
 from zlaunch.estimate.strategies import Strategy, apply_strategy, available
+from zlaunch.frozen import dataclass
 from zlaunch.job.source import Source
 
 PLAN: Final = Source.option("zlaunch plan")

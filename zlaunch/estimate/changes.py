@@ -6,12 +6,13 @@ least intrusive changes come first, those that change the trained model last.
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Final, Literal
 
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.estimate.workload import Attention, Lora
+from zlaunch.frozen import dataclass
 from zlaunch.job.script import Setting
 from zlaunch.job.spec import STAGES, Device, JobSpec, Offload, Precision, Stage, override_text
 from zlaunch.units import largest_piece

@@ -1,7 +1,6 @@
 """Effects of changes: estimate the job after each change, and compare it with the current one."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final
 
@@ -15,6 +14,7 @@ from zlaunch.estimate.fit import Fit
 from zlaunch.estimate.forecast import PHASES, Forecast
 from zlaunch.estimate.query import Estimate, EstimateQuery, is_fit
 from zlaunch.estimate.strategies import Strategy, apply_strategy
+from zlaunch.frozen import dataclass
 from zlaunch.units import whole
 
 WORTH_SAYING: Final = 0.01

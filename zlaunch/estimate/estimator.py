@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import starmap
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from zlaunch.estimate.query import (
 from zlaunch.estimate.rehearse import Done, Rehearsed, Rehearser, by_formula
 from zlaunch.estimate.workload import MOST_ACCUMULATED, Workload
 from zlaunch.files import cache_directory
+from zlaunch.frozen import dataclass
 
 _COUNT, _AHEAD = (
     "zero_optimization.offload_param.buffer_count",

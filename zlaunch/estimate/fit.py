@@ -1,13 +1,13 @@
 """Whether a job fits: the need of its ranks, compared with the memory of GPUs and hosts."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from zlaunch.errors import ExitStatus
 from zlaunch.estimate.forecast import HOST_POOLS, Forecast, program_bytes
 from zlaunch.estimate.uncounted import Effect, Uncounted
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.machine.gpu_catalog import MOST_CUBLAS_BYTES, GpuModel, overhead_bytes
 from zlaunch.hosts.machine.measured_speeds import NOTHING_MEASURED, MeasuredSpeeds
 from zlaunch.units import gib, memory

@@ -1,12 +1,13 @@
 """A user's program to rehearse, and what its rehearsal found out."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.workload import Accelerator
+from zlaunch.frozen import dataclass
 
 MOST_BATCHES: Final = 32
 """Batches whose shapes are compared; the longest is counted."""
@@ -39,9 +40,9 @@ def result_of(folder: Path, rank: int) -> Path:
     return folder / f"result.{rank}.json"
 
 
-Need = Literal["compares", "reads", "selects", "autocasts", "compiles"]
+Need = Literal["compares", "reads", "selects", "autocasts", "compiles", "starts"]
 """What a rehearsal cannot do: a comparison counts as false, what is read as zero, and a mask as all true.
-Other precisions and compilers are left out."""
+Other precisions and compilers are left out, and other programs are not started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class ReadValue:
     place: str
     """File and line."""
     code: str
+    """The line, or the other program that it starts."""
     kind: Need
     """What it does with it."""
 

@@ -1,7 +1,7 @@
 """A job to estimate, the workload of one of its ranks, and the resulting estimate or refusal."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any, Final, Literal, get_args
 
@@ -19,6 +19,7 @@ from zlaunch.estimate.memory.roofline import Speed
 from zlaunch.estimate.splits import Split, split_by_arguments, split_by_config
 from zlaunch.estimate.uncounted import ADAPTED, FROZEN, LIGER_FLAGS, QUANTIZED, Uncounted, in_arguments
 from zlaunch.estimate.workload import ONE_IMAGE, Attention, FourBits, Images, Lora, Workload
+from zlaunch.frozen import dataclass
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import SEQ_LEN_FLAGS, ModelConfig, read_processor
 from zlaunch.job.model_checks import quantization, usable_positions

@@ -1,6 +1,6 @@
 """Check a ds_config by rehearsing two steps with it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from zlaunch.config.report import Report
@@ -8,6 +8,7 @@ from zlaunch.errors import FATAL, Finding, Refused, Severity, WrongUsage, Zlaunc
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.query import Rejected
 from zlaunch.estimate.request import DEFAULT_RANKS, EstimateRequest, resolve_request
+from zlaunch.frozen import dataclass
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.spec import JobSpec
 

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
@@ -17,6 +17,7 @@ from zlaunch.estimate.changes import Options
 from zlaunch.estimate.fit import Cluster
 from zlaunch.estimate.query import EstimateQuery, Training, training_of
 from zlaunch.estimate.workload import Images
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.agent.answers import ask_machines
 from zlaunch.hosts.cluster.topology import Host, read_hostfile
 from zlaunch.hosts.machine import gpu_catalog

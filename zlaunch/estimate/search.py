@@ -9,7 +9,7 @@ reports that nothing fits, it tries the smallest candidate of every strategy.
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO
@@ -37,6 +37,7 @@ from zlaunch.estimate.strategies import (
     is_as_fast,
 )
 from zlaunch.estimate.uncounted import Effect, Uncounted
+from zlaunch.frozen import dataclass
 from zlaunch.job.transformer import read_transformer
 from zlaunch.units import plural
 

@@ -5,11 +5,11 @@ AutoTP and Ulysses can: DeepSpeed itself splits what it is given in the ds_confi
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from zlaunch.config.resolve.values import Values
 from zlaunch.errors import Unavailable
+from zlaunch.frozen import dataclass
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface, Script
 

@@ -1,7 +1,7 @@
 """Strategies: ZeRO stages with offload, in the order of preference."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -9,6 +9,7 @@ from zlaunch.estimate.changes import Options
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Fit
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, is_fit, refuse_if_none_works
+from zlaunch.frozen import dataclass
 from zlaunch.job.spec import JobSpec, Offload, Stage
 
 ANY_NVME: Final = Path("/local_nvme")

@@ -6,10 +6,10 @@ that leaves out frozen weights is an upper bound: a job that fits by it does fit
 
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Flag, auto
 from typing import Final
 
+from zlaunch.frozen import dataclass
 from zlaunch.job.args import ScriptArgs, TypedFlag
 from zlaunch.job.script import ConfigInterface, Script
 
@@ -32,7 +32,7 @@ class Uncounted:
     does: str
     effect: Effect
     is_undecided: bool = False
-    """Whether it depends on a value, which is only known in training."""
+    """Whether it depends on what is only known in training, such as a value."""
 
     def __str__(self) -> str:
         """Say it in a sentence without a full stop."""

@@ -3,11 +3,12 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any, Final, Literal
 
 from zlaunch.dsconfig.batch import RankGroups, rank_groups
 from zlaunch.errors import WrongUsage
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.machine.gpu_catalog import MOST_CUBLAS_BYTES
 
 MOST_ACCUMULATED: Final = 2

@@ -4,10 +4,10 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from zlaunch.errors import WrongUsage
 from zlaunch.files import is_safe_word
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.cluster.topology import Topology
 from zlaunch.hosts.machine.interpreter import Interpreter
 from zlaunch.hosts.machine.resources import Machine

@@ -3,11 +3,12 @@
 import re
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 
 from zlaunch.errors import WrongUsage
+from zlaunch.frozen import dataclass
 
 TRUE = frozenset({"yes", "true", "t", "y", "1"})
 FALSE = frozenset({"no", "false", "f", "n", "0"})

@@ -17,7 +17,7 @@ _PLAIN = (
 _MAY_TRAIN = ("hyperparameter_search", "evaluation_loop", "prediction_loop")
 _ENDS = ("exit", "_exit", "quit")
 
-_Parents = Mapping[ast.AST, ast.AST]
+Parents = Mapping[ast.AST, ast.AST]
 
 
 class Evaluation(NamedTuple):
@@ -29,12 +29,22 @@ class Evaluation(NamedTuple):
     """The argument without which it is not called, such as `do_eval`; empty if it always is."""
 
 
-def untrained_evaluations(nodes: Sequence[ast.AST]) -> tuple[Evaluation, ...]:
+def walk(tree: ast.Module) -> tuple[list[ast.AST], Parents]:
+    """List the nodes of a source in the order of `ast.walk`, and find the parent of each."""
+    nodes: list[ast.AST] = [tree]
+    parents: dict[ast.AST, ast.AST] = {}
+    for node in nodes:  # which grows
+        for child in ast.iter_child_nodes(node):
+            parents[child] = node
+            nodes.append(child)
+    return nodes, parents
+
+
+def untrained_evaluations(nodes: Sequence[ast.AST], parents: Parents) -> tuple[Evaluation, ...]:
     """Find where the only Trainer of a script evaluates; nothing if it may train without `do_train`."""
     uses = _uses_of_trainer(nodes)
     if not uses or any(map(_changes, nodes)):
         return ()
-    parents = {child: node for node in nodes for child in ast.iter_child_nodes(node)}
     calls = [node for node in nodes if isinstance(node, ast.Call)]
     called = {last_name(call.func) for call in calls if not [*_conditions(call, parents, set())]}
     reached = [(use, frozenset(_conditions(use, parents, called))) for use in uses]
@@ -89,7 +99,7 @@ def _changes(node: ast.AST) -> bool:
     return False
 
 
-def _conditions(node: ast.AST, parents: _Parents, called: set[str]) -> Iterator[str]:
+def _conditions(node: ast.AST, parents: Parents, called: set[str]) -> Iterator[str]:
     """List the switches that lead to a node, and `?` for anything else that decides about it."""
     while node in parents:
         child, node = node, parents[node]
@@ -115,7 +125,7 @@ def _switches(test: ast.expr) -> Iterator[str]:
             yield _UNKNOWN
 
 
-def _may_end_before(use: ast.Attribute, nodes: Sequence[ast.AST], parents: _Parents) -> bool:
+def _may_end_before(use: ast.Attribute, nodes: Sequence[ast.AST], parents: Parents) -> bool:
     """Whether the program may end before a use without an error, so that this is not reached."""
     before = [node for node in nodes if getattr(node, "lineno", use.lineno) < use.lineno]
     returns = [node for node in before if isinstance(node, ast.Return)]
@@ -124,7 +134,7 @@ def _may_end_before(use: ast.Attribute, nodes: Sequence[ast.AST], parents: _Pare
     return any(isinstance(node, ast.Call) and last_name(node.func) in _ENDS for node in before)
 
 
-def _function(node: ast.AST, parents: _Parents) -> ast.AST:
+def _function(node: ast.AST, parents: Parents) -> ast.AST:
     while node in parents and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
         node = parents[node]
     return node

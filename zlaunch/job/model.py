@@ -6,7 +6,6 @@ import re
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, Final
 
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Finding, InputMissing, Place, Refused, ZlaunchError
+from zlaunch.frozen import dataclass
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.transformer import with_default_sizes
 

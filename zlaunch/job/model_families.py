@@ -6,10 +6,12 @@ A layer is a list of weights in order, with names from `SHAPES`. `+` after a nam
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal
+
+from zlaunch.frozen import dataclass
 
 FILE: Final = Path(__file__).with_name("model_families.json")
 

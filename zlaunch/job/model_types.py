@@ -7,11 +7,11 @@ release, since transformers 5 keeps the experts of a block in one parameter, and
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from zlaunch.frozen import dataclass
 from zlaunch.job.model import ModelConfig
 from zlaunch.units import numbers_of
 

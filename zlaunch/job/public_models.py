@@ -6,13 +6,14 @@ They contain what transformers' config classes read to build a model, without to
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from itertools import chain
 from math import log
 from pathlib import Path
 from typing import Any, Final
+
+from zlaunch.frozen import dataclass
 
 FILE: Final = Path(__file__).with_name("public_models.json")
 _ALIKE: Final = 0.85

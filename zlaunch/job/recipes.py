@@ -8,11 +8,12 @@ import ast
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Final
+
+from zlaunch.frozen import dataclass
 
 FOLDER: Final = (Path(__file__).parents[1] / "recipes").resolve()
 _ZERO: Final = "ZeRO:"
@@ -31,25 +32,66 @@ class RecipeOption:
     help: str
 
 
-@dataclass(frozen=True)
 class Recipe:
-    """A recipe, as its source describes it."""
+    """A recipe, as its source describes it. Each part is read when it is first asked for."""
 
-    name: str
-    path: Path
-    summary: str
-    text: str
-    """The docstring without its summary and the two paragraphs below."""
-    zero: str
-    """The parts of ZeRO that it shows."""
-    on_gpus: str
-    options: tuple[RecipeOption, ...]
-    trainer_defaults: Mapping[str, str] | None
-    """Arguments of the Trainer with other defaults; None if it does not take any of them."""
-    packages: tuple[str, ...]
-    """Packages without which it cannot start."""
-    folders: tuple[Path, ...]
-    """Folders beside it that it reads."""
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = path.stem
+        self._source = path.read_text("utf-8")
+
+    @cached_property
+    def _tree(self) -> ast.Module:
+        return ast.parse(self._source)
+
+    @cached_property
+    def _paragraphs(self) -> list[str]:
+        return (ast.get_docstring(self._tree) or "").split("\n\n")
+
+    @property
+    def summary(self) -> str:
+        """The first sentence of its docstring."""
+        return self._paragraphs[0].replace("\n", " ").removesuffix(".")
+
+    @property
+    def text(self) -> str:
+        """The docstring without its summary and the two paragraphs below."""
+        return "\n\n".join(text for text in self._paragraphs[1:] if not text.startswith((_ZERO, _ON_GPUS)))
+
+    @property
+    def zero(self) -> str:
+        """The parts of ZeRO that it shows."""
+        return self._paragraph(_ZERO).removesuffix(".")
+
+    @property
+    def on_gpus(self) -> str:
+        """How to start it on GPUs."""
+        return self._paragraph(_ON_GPUS)
+
+    def _paragraph(self, start: str) -> str:
+        paragraph = next((text for text in self._paragraphs if text.startswith(start)), start)
+        return " ".join(paragraph.removeprefix(start).split())
+
+    @cached_property
+    def options(self) -> tuple[RecipeOption, ...]:
+        """The options that it defines itself."""
+        return (*_dataclass_options(self._tree), *_parser_options(self._tree))
+
+    @cached_property
+    def trainer_defaults(self) -> Mapping[str, str] | None:
+        """Arguments of the Trainer with other defaults; None if it does not take any of them."""
+        return trainer_defaults_in(self._tree)
+
+    @cached_property
+    def packages(self) -> tuple[str, ...]:
+        """Packages without which it cannot start."""
+        return _packages(self._tree)
+
+    @cached_property
+    def folders(self) -> tuple[Path, ...]:
+        """Folders beside it that it reads."""
+        folders = (folder for folder in sorted(self.path.parent.iterdir()) if folder.is_dir())
+        return tuple(folder for folder in folders if f'"{folder.name}"' in self._source)
 
     @property
     def start(self) -> str:
@@ -114,28 +156,8 @@ def recipe_of(path: Path) -> Recipe | None:
 
 @cache
 def read_recipe(path: Path) -> Recipe:
-    """Read a recipe from its source."""
-    tree = ast.parse(path.read_text("utf-8"))
-    summary, *paragraphs = (ast.get_docstring(tree) or "").split("\n\n")
-    literals = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-    folders = (folder for folder in sorted(path.parent.iterdir()) if folder.is_dir())
-    return Recipe(
-        name=path.stem,
-        path=path,
-        summary=summary.replace("\n", " ").removesuffix("."),
-        text="\n\n".join(text for text in paragraphs if not text.startswith((_ZERO, _ON_GPUS))),
-        zero=_paragraph(_ZERO, paragraphs).removesuffix("."),
-        on_gpus=_paragraph(_ON_GPUS, paragraphs),
-        options=(*_dataclass_options(tree), *_parser_options(tree)),
-        trainer_defaults=trainer_defaults_in(tree),
-        packages=_packages(tree),
-        folders=tuple(folder for folder in folders if folder.name in literals),
-    )
-
-
-def _paragraph(start: str, paragraphs: list[str]) -> str:
-    paragraph = next((text for text in paragraphs if text.startswith(start)), start)
-    return " ".join(paragraph.removeprefix(start).split())
+    """Return the recipe in a file."""
+    return Recipe(path)
 
 
 def _packages(tree: ast.Module) -> tuple[str, ...]:

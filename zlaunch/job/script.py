@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from zlaunch.errors import Finding, Place
+from zlaunch.frozen import dataclass
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.evaluating_source import Evaluation
 from zlaunch.job.script_traps import Trap
@@ -274,6 +275,9 @@ class Script:
 
 def num_mentions(word: str, source: str) -> int:
     """Count a word or flag in a source, with `-` and `_` as the same."""
+    parts = word.replace("-", "_").split("_")
+    if not all(part in source for part in parts):  # compiling a pattern takes longer
+        return 0
     return len(re.findall(rf"(?<![\w-])-{{0,2}}{_spelling(word)}(?![\w-])", source))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from zlaunch.errors import Finding, InputMissing, Place, Refused
 from zlaunch.job.args import flag_name
-from zlaunch.job.evaluating_source import last_name, untrained_evaluations
+from zlaunch.job.evaluating_source import last_name, untrained_evaluations, walk
 from zlaunch.job.file_kinds import refuse_other_files, refuse_other_languages, similar_scripts
 from zlaunch.job.launching_source import launcher_of
 from zlaunch.job.model import LENGTHS
@@ -97,9 +97,9 @@ def read_script(path: Path) -> Script:
         save_flag=_path_option(_SAVE_FLAGS, code),
         adapts_by_option=any(map(_is_adapter_switch, code.nodes)),
         seq_len=_seq_len(code),
-        evaluations=untrained_evaluations(code.nodes),
+        evaluations=untrained_evaluations(code.nodes, code.parents),
         local_rank_flag=_local_rank_flag(code),
-        traps=traps(code.nodes, code.engine_calls, code.place),
+        traps=traps(code.nodes, code.parents, code.engine_calls, code.place),
     )
 
 
@@ -111,7 +111,7 @@ class _Code:
 
     def __init__(self, path: Path, source: str, tree: ast.Module) -> None:
         self.path, self.source, self.body = path, source, tree.body
-        self.nodes = list(ast.walk(tree))
+        self.nodes, self.parents = walk(tree)
         self.names = {last_name(node) for node in self.nodes if isinstance(node, ast.Name | ast.Attribute)}
         self.sets_by_name = not {"set_defaults", "setattr"}.isdisjoint(self.names)
         """Whether it may set an argument that the source does not show as an assignment."""

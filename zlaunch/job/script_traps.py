@@ -5,13 +5,13 @@ Only what is certain from the source is a trap; `config/script_traps` says with 
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from itertools import chain
 from typing import Final, NamedTuple
 
 from zlaunch.errors import Place
-from zlaunch.job.evaluating_source import last_name
+from zlaunch.job.evaluating_source import Parents, last_name
 
 
 class TrapKind(Enum):
@@ -70,13 +70,14 @@ _PLAIN: Final = (
 _ENGINE: Final = re.compile("deepspeed|zero|stage|engine|framework|backend|fsdp|ddp", re.IGNORECASE)
 """What may tell DeepSpeed from other engines."""
 _ARGUMENTS: Final = re.compile("train(ing)?_?arg|(SFT|DPO|GRPO)Config", re.IGNORECASE)
-_Parents = Mapping[ast.AST, ast.AST]
 Locate = Callable[[ast.Call], Place]
 
 
-def traps(nodes: Sequence[ast.AST], engine_calls: Sequence[ast.Call], locate: Locate) -> tuple[Trap, ...]:
+def traps(
+    nodes: Sequence[ast.AST], parents: Parents, engine_calls: Sequence[ast.Call], locate: Locate
+) -> tuple[Trap, ...]:
     """Find the traps of a parsed script; `engine_calls` are those of `deepspeed.initialize`."""
-    source = _Source(nodes, engine_calls)
+    source = _Source(nodes, parents, engine_calls)
     found: list[Trap] = []
     for find in (_loading, _on_one_rank, _partial_weights, _accumulation, _muon):
         for kind, call, is_reached in find(source):
@@ -91,9 +92,8 @@ _Found = Iterator[tuple[TrapKind, ast.Call, bool]]
 class _Source:
     """A parsed script, with what several traps need."""
 
-    def __init__(self, nodes: Sequence[ast.AST], engine_calls: Sequence[ast.Call]) -> None:
-        self.nodes = nodes
-        self.parents: _Parents = {child: node for node in nodes for child in ast.iter_child_nodes(node)}
+    def __init__(self, nodes: Sequence[ast.AST], parents: Parents, engine_calls: Sequence[ast.Call]) -> None:
+        self.nodes, self.parents = nodes, parents
         self.calls = [node for node in nodes if isinstance(node, ast.Call)]
         self.names = {last_name(node) for node in nodes if isinstance(node, ast.Name | ast.Attribute)}
         self.engines = {*chain.from_iterable(map(self._targets, engine_calls))}

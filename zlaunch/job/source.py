@@ -1,8 +1,10 @@
 """Where a value comes from: its kind, for code, and a text, for people."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum, auto
+
+from zlaunch.frozen import dataclass
 
 
 class SourceKind(Enum):

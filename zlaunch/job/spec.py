@@ -4,12 +4,13 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from zlaunch.errors import WrongUsage
+from zlaunch.frozen import dataclass
 from zlaunch.job.args import NO_ARGS, ScriptArgs
 from zlaunch.job.source import Source
 from zlaunch.other_values import hint_for_value

@@ -1,10 +1,11 @@
 """The installed releases of the packages that a job runs with."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from zlaunch.dsconfig.releases import Release, nearest
+from zlaunch.frozen import dataclass
 from zlaunch.job.trainer_releases import TrainerRelease, is_before
 from zlaunch.units import numbers_of
 

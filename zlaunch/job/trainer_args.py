@@ -6,10 +6,11 @@ installed `transformers.TrainingArguments`.
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, NamedTuple
 
 from zlaunch.errors import Finding
+from zlaunch.frozen import dataclass
 from zlaunch.job.args import FALSE, TRUE, ScriptArgs
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.trainer_releases import DEFAULTS, TrainerRelease, Value

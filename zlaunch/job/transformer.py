@@ -6,13 +6,14 @@ the most similar known one, and `known` is False.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Final
 
 from zlaunch.errors import Finding, Refused
+from zlaunch.frozen import dataclass
 from zlaunch.job.model_families import SHAPES, Family, families
 from zlaunch.units import whole
 

@@ -34,7 +34,7 @@ from zlaunch.job.moved_imports import lacking_import, moved_import
 from zlaunch.job.script import DS_CONFIG_VARIABLE, ConfigInterface, Script
 from zlaunch.job.spec import JobSpec
 from zlaunch.job.trainer_releases import DEFAULTS
-from zlaunch.launch.argument_checks import hint_for
+from zlaunch.launch.argument_hints import hint_for
 from zlaunch.launch.reporter import PlanReporter
 from zlaunch.process import RELAYED, Child, heed_signals
 from zlaunch.rundir.read import conform, read_record

@@ -3,12 +3,13 @@
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from zlaunch.checkpoint.summary import Summary
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.errors import Refused, Unavailable, ZlaunchError
+from zlaunch.frozen import dataclass
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.execute import execute

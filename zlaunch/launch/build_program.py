@@ -10,11 +10,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from zlaunch.dsconfig.native_ops import OPS
 from zlaunch.errors import ZlaunchError
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.adapters import adapter_of
 from zlaunch.hosts.agent.channel import Channel
 from zlaunch.hosts.machine.interpreter import inspect_python

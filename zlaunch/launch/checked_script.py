@@ -4,7 +4,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,7 @@ from zlaunch.dsconfig.text.document import located
 from zlaunch.errors import Finding, Refused, Unavailable
 from zlaunch.estimate.splits import split_by_arguments, split_by_config, split_by_script
 from zlaunch.estimate.temp_dirs import Scratch
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.adapters import adapter_of
 from zlaunch.hosts.machine.interpreter import inspect_python
 from zlaunch.hosts.machine.probe import probe_machine

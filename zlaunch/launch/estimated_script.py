@@ -3,7 +3,7 @@
 import re
 import shlex
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,7 @@ from zlaunch.estimate.program import ENDED_EARLY, RehearsedProgram
 from zlaunch.estimate.query import USUAL_SEQ_LEN, Estimate, Rejected
 from zlaunch.estimate.uncounted import Effect, Uncounted
 from zlaunch.files import argument
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.machine.resources import Machine
 from zlaunch.job.spec import JobSpec
 from zlaunch.job.train_command import train_words

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ from zlaunch.config.resolve.job import ResolveContext
 from zlaunch.dsconfig.text.document import Document
 from zlaunch.errors import Finding, ZlaunchError
 from zlaunch.estimate.splits import split_by_arguments
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.agent.python_of_host import is_here
 from zlaunch.hosts.cluster.environment import Member
 from zlaunch.hosts.cluster.topology import Host, HostLine, Reach, Topology

@@ -2,7 +2,6 @@
 
 import os
 import time
-from dataclasses import dataclass
 from typing import Final
 
 from zlaunch.diagnosis.diagnose import diagnose
@@ -11,6 +10,7 @@ from zlaunch.diagnosis.outcome import Outcome, judge_outcome
 from zlaunch.diagnosis.stall import StallEvidence
 from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.errors import ZlaunchError
+from zlaunch.frozen import dataclass
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.op_build import NotBuilt
 from zlaunch.launch.plan import LaunchPlan

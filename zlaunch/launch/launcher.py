@@ -1,9 +1,9 @@
 """What a launcher is: how it runs a target in each rank, and what it can and cannot do."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.cluster.topology import Topology
 
 

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -18,6 +17,7 @@ from zlaunch.dsconfig.text.edit import add_member, fix_text
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Finding, Fix, FixKind, InputMissing, Refused, Unavailable
 from zlaunch.files import write_back
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.machine.interpreter import Interpreter, check_packages
 from zlaunch.hosts.machine.probe import disk_of
 from zlaunch.hosts.machine.resources import Machine

@@ -10,7 +10,6 @@ import re
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from zlaunch.console import StepReporter
 from zlaunch.diagnosis.log_text import compiler_error
 from zlaunch.dsconfig.native_ops import NativeOp
 from zlaunch.errors import Unavailable
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.machine.build_lock import lock_holder, lock_state
 from zlaunch.hosts.machine.compiled_ops import CompiledOps
 from zlaunch.hosts.machine.interpreter import Interpreter

@@ -1,8 +1,8 @@
 """How to launch a job, whatever the job is."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from zlaunch.frozen import dataclass
 from zlaunch.rundir.layout import RUNS
 from zlaunch.rundir.record import FIRST, Lineage
 

@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from zlaunch.dsconfig.native_ops import NativeOp
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import Finding, WrongUsage
 from zlaunch.files import as_safe_word
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.agent.python_of_host import own_program
 from zlaunch.hosts.cluster.topology import Host, Topology
 from zlaunch.hosts.environment import Variable

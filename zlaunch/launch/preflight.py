@@ -2,11 +2,12 @@
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from zlaunch.errors import FATAL, Finding, InputMissing, Refused, Severity, WrongUsage
 from zlaunch.files import nearest
+from zlaunch.frozen import dataclass
 from zlaunch.job.script import RESUME, ConfigInterface
 from zlaunch.launch.all_hosts import check_all_hosts
 from zlaunch.launch.facts import JobFacts

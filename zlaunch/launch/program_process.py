@@ -5,7 +5,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +16,7 @@ from zlaunch.diagnosis.evidence import ErrorEvidence, Evidence, JobEvidence, Ran
 from zlaunch.diagnosis.signatures.script import OTHER_EXCEPTION
 from zlaunch.errors import Finding, Severity
 from zlaunch.estimate.rehearse import ENVIRONMENT
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.machine.ports import LOOPBACK, free_port
 from zlaunch.launch.asked_program import ended_by_itself, error_of, first_rank, last_lines
 from zlaunch.launch.facts import JobFacts
@@ -32,8 +33,9 @@ _QUIET: Final = {
     "COMET_MODE": "disabled",
     "TOKENIZERS_PARALLELISM": "false",
     "PYTHONFAULTHANDLER": "1",
+    "GIT_OPTIONAL_LOCKS": "0",
 }
-"""Trackers are off, nothing is downloaded, and no thread of a tokenizer is there to fork."""
+"""Trackers are off, nothing is downloaded, no thread of a tokenizer is there to fork, and git only reads."""
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from zlaunch.errors import Unavailable
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.environment import inherited
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.options import LaunchOptions

@@ -3,11 +3,12 @@
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from zlaunch.errors import Unavailable
+from zlaunch.frozen import dataclass
 from zlaunch.process import answer_of
 
 SAVED = 75

@@ -1,13 +1,14 @@
 """The files that a job names: its script, ds_config and hostfile. No program and no host is asked."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.text.document import Document
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import WrongUsage, ZlaunchError
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.cluster.placement import choose_slots, uncounted_hosts
 from zlaunch.hosts.cluster.topology import HostLine, Topology, read_hosts
 from zlaunch.job.file_kinds import read_ds_config

@@ -9,11 +9,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from zlaunch.errors import Unavailable, WrongUsage
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.cluster.placement import refuse_contradictions
 from zlaunch.hosts.cluster.topology import Host, Topology
 from zlaunch.hosts.environment import is_name

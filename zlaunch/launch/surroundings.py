@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zlaunch.errors import Unavailable, WrongUsage, ZlaunchError
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.agent.python_of_host import is_here
 from zlaunch.hosts.cluster.environment import Allocation, Alone, ClusterEnvironment, Member, detect_cluster
 from zlaunch.hosts.cluster.other_launchers import says_several

@@ -8,7 +8,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, TypeGuard
@@ -20,6 +20,7 @@ from zlaunch.estimate.memory.model_states import ModelStates, model_states
 from zlaunch.estimate.memory.settings import read_settings
 from zlaunch.estimate.rehearse import Rehearsed
 from zlaunch.estimate.workload import LINEAR_LAYERS, Workload
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.adapters import adapter_of
 from zlaunch.hosts.cluster.placement import most_slots
 from zlaunch.hosts.machine.interpreter import inspect_python

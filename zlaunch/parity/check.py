@@ -3,13 +3,13 @@
 import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zlaunch.errors import Unavailable
 from zlaunch.estimate.rehearse import ENVIRONMENT
 from zlaunch.estimate.temp_dirs import Scratch
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.adapters import adapter_of
 from zlaunch.parity.trial import Trial, to_line
 from zlaunch.parity.verdict import Comparison, ParityVerdict, judge

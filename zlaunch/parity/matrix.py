@@ -1,7 +1,6 @@
 """All that a configuration can become: the cells of `check --matrix`."""
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import Any, Final
 
@@ -11,6 +10,7 @@ from zlaunch.errors import ExitStatus, Refused, Unavailable, ZlaunchError
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.query import EstimateQuery
 from zlaunch.estimate.strategies import STRATEGIES, Strategy, apply_strategy, available
+from zlaunch.frozen import dataclass
 from zlaunch.job.spec import Offload, Precision
 from zlaunch.parity.check import TrialProgram
 from zlaunch.parity.trial import Trial, TrialOptions, trial_of

@@ -1,9 +1,9 @@
 """A user's program to check, and what its ranks measured."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from zlaunch.frozen import dataclass
 from zlaunch.job.spec import Precision
 from zlaunch.parity.verdict import Comparison
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from zlaunch.config.resolve.job import ResolvedConfig
@@ -10,6 +10,7 @@ from zlaunch.dsconfig.native_ops import needed_ops
 from zlaunch.errors import Unavailable
 from zlaunch.estimate.query import EstimateQuery, check_countable, workload_of
 from zlaunch.estimate.workload import LINEAR_LAYERS, Images, Workload
+from zlaunch.frozen import dataclass
 from zlaunch.job.spec import Precision
 from zlaunch.parity.small_model import narrow
 

@@ -4,11 +4,12 @@ docs/parity.md derives the tolerances.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Final, Literal
 
 from zlaunch.errors import ExitStatus
+from zlaunch.frozen import dataclass
 from zlaunch.job.spec import Precision
 
 ROUNDING: Final[Mapping[Precision, float]] = {"fp32": 1e-5, "bf16": 2**-7, "fp16": 2**-10}

@@ -5,7 +5,7 @@ every engine.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from functools import cached_property
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from zlaunch.checkpoint.universal_files import has_int_steps
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import KeyPath
 from zlaunch.files import typed
+from zlaunch.frozen import dataclass
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import Offload
 from zlaunch.resume.training import PlannedTraining

@@ -1,7 +1,6 @@
 """How a script gets the checkpoint to resume from: as an argument, or in variables."""
 
 import ast
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from zlaunch.checkpoint.disk_need import DiskNeed
 from zlaunch.checkpoint.find import LATEST, LATEST_UNIVERSAL, CheckpointFolder, SavedBy, latest_tag
 from zlaunch.checkpoint.summary import Summary
 from zlaunch.files import typed
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.environment import Variable
 from zlaunch.job.script import RESUME, Script
 from zlaunch.rundir.layout import RunDir

@@ -1,7 +1,7 @@
 """Restart a job after a failure: the same again, or one that needs less memory; and from which step."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from zlaunch.checkpoint.summary import Summary
@@ -12,6 +12,7 @@ from zlaunch.dsconfig.schema.storage import LOAD_UNIVERSAL
 from zlaunch.dsconfig.text.document import dotted
 from zlaunch.estimate.changes import memory_changes
 from zlaunch.files import shown
+from zlaunch.frozen import dataclass
 from zlaunch.job.script import RESUME, Script
 from zlaunch.job.spec import JobSpec, RestartPolicy
 from zlaunch.resume.handover import CheckpointReading, checkpoint_handover

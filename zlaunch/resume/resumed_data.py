@@ -1,10 +1,10 @@
 """Where a resumed training continues in its data, and which arguments its checkpoint overrides."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from zlaunch.checkpoint.find import TRAINER_STATE, trainer_state
 from zlaunch.checkpoint.torch_file import Archive, BadArchive, Unknown
+from zlaunch.frozen import dataclass
 from zlaunch.job.script import ConfigInterface
 from zlaunch.resume.handover import Resumption
 from zlaunch.units import whole

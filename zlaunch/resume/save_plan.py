@@ -3,12 +3,13 @@
 import ast
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zlaunch.errors import WrongUsage
 from zlaunch.files import check_writable
+from zlaunch.frozen import dataclass
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.recipes import recipe_of, saves_model_only, trainer_defaults_in
 from zlaunch.job.script import ConfigInterface, Script

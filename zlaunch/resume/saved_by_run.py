@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +11,7 @@ from zlaunch.checkpoint.problem import Problem
 from zlaunch.checkpoint.summary import Summary
 from zlaunch.diagnosis.collect import named_output_dir
 from zlaunch.errors import ZlaunchError
+from zlaunch.frozen import dataclass
 from zlaunch.job.script import RESUME
 from zlaunch.job.script_reader import read_script
 from zlaunch.resume.check_resume import refused_by_script

@@ -1,12 +1,12 @@
 """What resuming and saving need to know of a planned job."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.schema.storage import LOAD_UNIVERSAL, WRITER
+from zlaunch.frozen import dataclass
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface, Handover, Script
 from zlaunch.resume.save_plan import UNKNOWN_SAVE_SECONDS, SavePlan

@@ -1,9 +1,10 @@
 """Compare the memory that a run used with its forecast."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from zlaunch.estimate.forecast import HOST_POOLS, written_peak, written_resident
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.machine.gpu_catalog import overhead_bytes
 from zlaunch.runs.run import Run, State
 

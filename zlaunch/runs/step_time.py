@@ -1,7 +1,7 @@
 """The time of a step of a run, by part and rank, its throughput, and what limits it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from zlaunch.diagnosis.collect import job_evidence
@@ -19,6 +19,7 @@ from zlaunch.dsconfig.precision import precision_of
 from zlaunch.errors import ZlaunchError
 from zlaunch.estimate.memory.activations import Batch, saved_activations, step_flops
 from zlaunch.estimate.memory.roofline import geometric_mean
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.machine.gpu_catalog import gpu_from_nvml
 from zlaunch.job.transformer import Transformer, read_transformer
 from zlaunch.rundir import phases

@@ -12,8 +12,8 @@ from zlaunch.cli.passthrough import trainer_args
 from zlaunch.cli.views.findings import REPORTS, as_text
 from zlaunch.config.report import Report, ReportOptions, context_of, inspect_config
 from zlaunch.errors import InputMissing, WrongUsage
-from zlaunch.hosts.machine.interpreter import inspect_python, stack_of
-from zlaunch.job.script_reader import read_script
+from zlaunch.job.script import Script
+from zlaunch.job.stack import SoftwareStack
 from zlaunch.units import plural
 
 
@@ -86,7 +86,12 @@ def validate(
     typed, reader = trainer_args(trainer.args, python)
     context, wrong = context_of(typed, world_size, model, runner or reader, deepspeed, python=python)
     if deepspeed is None:
-        console.say(*stack_of(inspect_python(python)).untested())
+        console.say(*SoftwareStack(context.packages).untested())
+    judged: Script | None = None
+    if script is not None:
+        from zlaunch.job.script_reader import read_script  # few ds_configs are judged for a script
+
+        judged = read_script(script)
     wanted = ReportOptions(
         context,
         deep=deep,
@@ -94,7 +99,7 @@ def validate(
         show_diff=diff,
         backup=not no_backup,
         python=python,
-        script=None if script is None else read_script(script),
+        script=judged,
     )
     reports = [inspect_config(name, wanted) for name in names]
     if rehearse:  # what estimates need would make every other check slower

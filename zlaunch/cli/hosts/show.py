@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -11,6 +11,7 @@ from zlaunch import console
 from zlaunch.cli.options import AsJson, Hostfile, Hosts
 from zlaunch.cli.views.dump import to_json
 from zlaunch.errors import WrongUsage
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.cluster.environment import Allocation, ClusterEnvironment, Member, detect_cluster
 from zlaunch.hosts.cluster.placement import choose_slots, uncounted_hosts
 from zlaunch.hosts.cluster.topology import Host, Topology, read_hosts, select

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from zlaunch.cli.views.progress import loss_number
+from zlaunch.frozen import dataclass
 from zlaunch.launch.monitoring.progress import KEPT_STEPS
 from zlaunch.rundir.record import HeartbeatRecord, loss_of
 from zlaunch.runs.memory import compare_with_forecast

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from zlaunch.cli.views.drawing import Line, Shape, Text
+from zlaunch.frozen import dataclass
 
 TICK: Final = 4
 MOST_TICKS: Final = 7

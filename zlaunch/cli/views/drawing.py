@@ -1,10 +1,11 @@
 """Shapes of a picture, written as SVG, or as PNG with matplotlib. Lengths are in pixels from the top left."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from html import escape
 from io import BytesIO
 from typing import Any, Final
+
+from zlaunch.frozen import dataclass
 
 INCH: Final = 96
 DPI: Final = 120

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +18,7 @@ from zlaunch.estimate.fit import Fit
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
 from zlaunch.estimate.strategies import STRATEGIES, compare_strategies
 from zlaunch.files import write_new
+from zlaunch.frozen import dataclass
 from zlaunch.units import duration, plural
 
 NAME_A_GPU = "no GPU found to compare with; name the target GPUs: `--on 8xH100-80GB`"

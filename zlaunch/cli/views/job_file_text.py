@@ -3,9 +3,9 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from zlaunch import console
+from zlaunch.frozen import dataclass
 
 
 @dataclass(frozen=True)

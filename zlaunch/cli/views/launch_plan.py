@@ -24,7 +24,7 @@ from zlaunch.launch.time_limit import limit_words
 from zlaunch.resume.save_plan import SavePlan, saves_if_told, total_steps
 from zlaunch.secrets import hide_arguments
 from zlaunch.units import duration, plural, size, steps_text
-from zlaunch.worker.hook.debug import PATIENT
+from zlaunch.worker.hook.debug_timeouts import PATIENT
 
 if TYPE_CHECKING:  # a job that resumes nothing needs none of it
     from zlaunch.resume.resumed_data import DataPosition

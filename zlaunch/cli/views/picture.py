@@ -3,7 +3,7 @@
 import importlib.util
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Final
@@ -12,6 +12,7 @@ from zlaunch.cli.views.axes import Axis, across, up
 from zlaunch.cli.views.drawing import Box, Drawing, Line, Shape, Text, to_png, to_svg
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.files import check_new
+from zlaunch.frozen import dataclass
 
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30

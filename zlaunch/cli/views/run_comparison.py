@@ -1,7 +1,6 @@
 """Two runs side by side: how far and how fast they came, what differs in them, and in their ds_configs."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from zlaunch.cli.views.achieved import loss_fall
@@ -9,6 +8,7 @@ from zlaunch.cli.views.progress import loss_number
 from zlaunch.cli.views.run import steps
 from zlaunch.cli.views.run_facts import facts
 from zlaunch.config.diff import Difference, compare
+from zlaunch.frozen import dataclass
 from zlaunch.rundir.record import HeartbeatRecord, StepRecord
 from zlaunch.runs.history import RunHistory
 from zlaunch.runs.memory import compare_with_forecast

@@ -8,7 +8,6 @@ because no JSON can hold it.
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from zlaunch.config.accelerate import checks, yaml_reader
@@ -24,6 +23,7 @@ from zlaunch.config.accelerate.fields import (
 )
 from zlaunch.dsconfig.text.document import Document, KeyPath, Span
 from zlaunch.errors import Finding, Place, in_order
+from zlaunch.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True)

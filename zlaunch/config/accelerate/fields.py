@@ -1,11 +1,11 @@
 """The fields of an accelerate config, and the ds_config from those about DeepSpeed."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import KeyPath
+from zlaunch.frozen import dataclass
 
 SECTION, FILE = "deepspeed_config", "deepspeed_config_file"
 DEEPSPEED = "DEEPSPEED"

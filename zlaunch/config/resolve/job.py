@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from zlaunch.config.fix import fix_hint
 from zlaunch.config.resolve.autos import OpenReason, leave_derived_sizes
@@ -22,6 +22,7 @@ from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema_check import check
 from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, located
 from zlaunch.errors import Finding, Refused, Severity, in_order, refuse_fatal
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.machine.resources import Machine
 from zlaunch.hosts.machine.torch_optim import constructors_in
 from zlaunch.job.model import ModelConfig

@@ -7,7 +7,6 @@ themselves would import torch, which takes several times as long as all of `conf
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from zlaunch.dsconfig.schema.scheduler import (
@@ -17,6 +16,7 @@ from zlaunch.dsconfig.schema.scheduler import (
     WarmupDecayParams,
     WarmupParams,
 )
+from zlaunch.frozen import dataclass
 
 Curve = Callable[[int], float]
 """Step → learning rate."""

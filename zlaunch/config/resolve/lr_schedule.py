@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from zlaunch.config.resolve.lr_curves import (
@@ -21,6 +21,7 @@ from zlaunch.dsconfig.keys.lookup import field_at
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.scheduler import DEEPSPEED_SCHEDULERS
 from zlaunch.errors import WrongUsage
+from zlaunch.frozen import dataclass
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.trainer_args import TrainerArgs

@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zlaunch.config.resolve.autos import (
@@ -28,6 +28,7 @@ from zlaunch.config.resolve.values import AUTO, Sourced, Values
 from zlaunch.config.rules.rule import Context
 from zlaunch.dsconfig.batch import BatchSizes
 from zlaunch.dsconfig.text.document import Document, KeyPath
+from zlaunch.frozen import dataclass
 from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.job.spec import Precision
 from zlaunch.job.trainer_args import TrainerArgs

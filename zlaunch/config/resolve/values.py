@@ -1,10 +1,10 @@
 """A ds_config as a flat list of values, each with its source."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from zlaunch.dsconfig.text.document import KeyPath, dotted, leaves, put
+from zlaunch.frozen import dataclass
 from zlaunch.job.source import Source
 
 AUTO = "auto"

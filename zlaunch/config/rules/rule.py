@@ -1,7 +1,7 @@
 """A rule: one pure function, and one config that breaks it with its smallest repair."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from fractions import Fraction
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.section import ZERO, Section
 from zlaunch.dsconfig.schema.zero import OffloadOptimizer, OffloadParam, Zero
 from zlaunch.errors import Finding, Fix, Severity
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.machine.torch_optim import Constructors
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface, Handover

@@ -9,7 +9,7 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise, starmap
 from pathlib import Path
 
@@ -63,6 +63,7 @@ from zlaunch.config.translate.wrappers import (
     unwrap,
 )
 from zlaunch.errors import Finding, Refused, Severity, WrongUsage, ZlaunchError
+from zlaunch.frozen import dataclass
 from zlaunch.job.args import ScriptArgs
 
 CONFIG_ENDINGS = (".yaml", ".yml", ".json")

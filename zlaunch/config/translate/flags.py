@@ -1,11 +1,12 @@
 """Describe the flags of launchers, and what each becomes in zlaunch."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, auto
 
 from zlaunch.config.translate.wrappers import Front, num_tasks, task_starter, words_of
 from zlaunch.errors import Place
+from zlaunch.frozen import dataclass
 from zlaunch.job.args import ScriptArgs
 
 

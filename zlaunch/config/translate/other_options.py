@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from zlaunch.config.translate.flags import (
@@ -16,6 +16,7 @@ from zlaunch.config.translate.flags import (
     Untranslatable,
 )
 from zlaunch.config.translate.launchers import ACCELERATE, DEEPSPEED, TORCHRUN, syntax_of
+from zlaunch.frozen import dataclass
 from zlaunch.job.recipes import recipe_named
 from zlaunch.job.script import num_mentions
 

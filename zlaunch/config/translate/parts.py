@@ -1,9 +1,9 @@
 """The pieces of a translation."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from zlaunch.config.translate.flags import GivenFlag
+from zlaunch.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True)

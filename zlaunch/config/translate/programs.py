@@ -11,11 +11,11 @@ import shutil
 import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 
 from zlaunch.errors import InputMissing, WrongUsage
+from zlaunch.frozen import dataclass
 from zlaunch.job.launching_source import launcher_in, launcher_near, starts_ranks_itself
 from zlaunch.job.module_files import find_module
 

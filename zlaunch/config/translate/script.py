@@ -3,13 +3,13 @@
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from zlaunch.config.translate.flags import Command, Role
 from zlaunch.config.translate.shell import path_of, readable
 from zlaunch.dsconfig.read import read
 from zlaunch.errors import ZlaunchError
+from zlaunch.frozen import dataclass
 from zlaunch.job.args import ScriptArgs, ds_config_of
 from zlaunch.job.module_files import find_module
 from zlaunch.job.script import ConfigInterface, Script

@@ -8,12 +8,12 @@ import os
 import re
 from bisect import bisect
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
 from zlaunch.console import shell_word
 from zlaunch.errors import WrongUsage
+from zlaunch.frozen import dataclass
 
 _AREA = 0xE000
 _DOUBLE = 0x100

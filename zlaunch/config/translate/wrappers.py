@@ -3,10 +3,12 @@
 import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
+
+from zlaunch.frozen import dataclass
 
 STARTS_TASKS = ("srun", "mpirun", "mpiexec", "mpiexec.hydra")
 """Wrappers that run the command several times, with variables that number the processes."""

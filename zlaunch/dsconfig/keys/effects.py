@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
+
+from zlaunch.frozen import dataclass
 
 FILE: Final = Path(__file__).with_name("effects.json")
 

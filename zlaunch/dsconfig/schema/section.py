@@ -4,7 +4,6 @@ DeepSpeed converts `"3"` to 3 in some sections and crashes on it in others, so a
 here. The parser has already made integers of numbers like `2e8`.
 """
 
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
@@ -18,6 +17,8 @@ from pydantic import (
     ValidationInfo,
 )
 from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError, core_schema
+
+from zlaunch.frozen import dataclass
 
 Auto = Literal["auto"]
 T = TypeVar("T")

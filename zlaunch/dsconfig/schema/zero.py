@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AliasChoices, Field
@@ -17,6 +16,7 @@ from zlaunch.dsconfig.schema.section import (
     Section,
     Whole,
 )
+from zlaunch.frozen import dataclass
 
 Device = Literal["none", "cpu", "nvme"]
 Stage = Whole[Literal[0, 1, 2, 3]]

@@ -3,11 +3,12 @@
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from zlaunch.errors import Finding, Place
+from zlaunch.frozen import dataclass
 from zlaunch.secrets import remember
 
 KeyPath = tuple[str | int, ...]

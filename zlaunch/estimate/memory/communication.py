@@ -9,10 +9,10 @@ passes; and from stage 2 on, gradients are reduced in every micro-step.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from zlaunch.estimate.forecast import CountedCollective
 from zlaunch.estimate.memory.settings import Settings, TrainingJob
+from zlaunch.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True)

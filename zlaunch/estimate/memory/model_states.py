@@ -7,8 +7,9 @@ gradients, stage 3 also the parameters. This is a lower bound for any implementa
 activations; `closed_form` estimates the memory that DeepSpeed uses.
 """
 
-from dataclasses import dataclass
 from typing import Final
+
+from zlaunch.frozen import dataclass
 
 OPTIMIZER_BYTES: Final = {"adam": 8, "adamw": 8, "lamb": 8, "adagrad": 4, "lion": 4, "momentum": 4, "sgd": 0}
 """Bytes of fp32 state per parameter by optimizer, without the fp32 copy of the parameter."""

@@ -5,12 +5,12 @@ rehearsals. All sizes in bytes.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from zlaunch.estimate.memory.model_states import MASTER_BYTES
 from zlaunch.estimate.memory.settings import Settings
 from zlaunch.estimate.memory.weights import Weights
+from zlaunch.frozen import dataclass
 
 Breakdown = Mapping[str, int]
 """Bytes by category, as a rehearsal names them."""

@@ -7,7 +7,7 @@ communication overlaps with computation; at worst, nothing does. docs/speed.md l
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import sqrt
 from typing import Final
 
@@ -16,6 +16,7 @@ from zlaunch.estimate.memory.activations import saved_activations
 from zlaunch.estimate.memory.communication import Collective, Communication, communication
 from zlaunch.estimate.memory.settings import Settings, TrainingJob, read_job
 from zlaunch.estimate.workload import Workload
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.machine.gpu_catalog import GpuModel
 from zlaunch.hosts.machine.measured_speeds import NOTHING_MEASURED, MeasuredSpeeds
 from zlaunch.job.transformer import Transformer

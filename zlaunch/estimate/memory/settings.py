@@ -4,7 +4,6 @@ The ds_config has no "auto" any more; a value of a type that DeepSpeed does not 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from zlaunch.dsconfig.batch import RankGroups
@@ -14,6 +13,7 @@ from zlaunch.estimate.memory.activations import Batch
 from zlaunch.estimate.memory.model_states import MASTER_BYTES, OPTIMIZER_BYTES, ModelStates
 from zlaunch.estimate.memory.weights import Weights, weights_of
 from zlaunch.estimate.workload import Workload
+from zlaunch.frozen import dataclass
 from zlaunch.job.transformer import Transformer, read_transformer
 from zlaunch.units import whole
 

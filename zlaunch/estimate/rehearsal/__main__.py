@@ -17,13 +17,14 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO, Any
 
 from zlaunch.estimate.forecast import RESUME
 from zlaunch.estimate.rehearsal.imports import import_packages, prepare_to_save
 from zlaunch.estimate.workload import Images, Workload, to_json
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.adapters import adapter_of
 from zlaunch.hosts.machine.interpreter import installed_stack
 from zlaunch.process import die_with_parent

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final
 
 import torch
@@ -10,6 +10,7 @@ import transformers
 
 from zlaunch.estimate.rehearsal.model import CannotTell
 from zlaunch.estimate.workload import ONE_IMAGE, Images
+from zlaunch.frozen import dataclass
 
 Shape = tuple[int, ...]
 

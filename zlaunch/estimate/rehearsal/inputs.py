@@ -3,7 +3,7 @@
 import inspect
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import torch
 import transformers
@@ -13,6 +13,7 @@ from transformers.models.auto import modeling_auto
 from zlaunch.estimate.rehearsal.images import ImageInputs, image_inputs, image_shape, tokens_with_images
 from zlaunch.estimate.rehearsal.model import CannotTell, base_of
 from zlaunch.estimate.workload import Workload
+from zlaunch.frozen import dataclass
 
 Shapes = dict[str, tuple[int, ...]]
 Inputs = tuple[Shapes, tuple[str, ...]]

@@ -7,7 +7,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -19,6 +18,7 @@ from transformers.models.auto import modeling_auto
 from zlaunch.estimate.rehearsal.linear_layers import LinearLayers
 from zlaunch.estimate.rehearsal.quantized import quantize
 from zlaunch.estimate.workload import DEFAULT_MODULES, LINEAR_LAYERS, Lora, Workload
+from zlaunch.frozen import dataclass
 from zlaunch.job.trainer_releases import is_before
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

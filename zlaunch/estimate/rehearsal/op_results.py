@@ -6,13 +6,14 @@ result says for each output whether it is an argument, a view of one, or new mem
 
 import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.flop_counter import flop_registry
+
+from zlaunch.frozen import dataclass
 
 aten = torch.ops.aten
 
@@ -66,7 +67,7 @@ class OpResult:
 
 def call_key(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, object]) -> Hashable | None:
     """Return a key that is equal for calls with equal results, if it can be hashed; None if there is none."""
-    key: list[Hashable] = [id(func)]
+    key: list[Hashable] = [id(func), torch.get_default_dtype()]
     try:
         for value in args:
             if type(value) is FakeTensor:  # one of two arguments; a call would take longer than the rest

@@ -4,11 +4,12 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from shutil import which
 
 from zlaunch.errors import Unavailable
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.adapters import adapter_of
 from zlaunch.hosts.agent import own_code
 from zlaunch.hosts.agent.conversation import ANSWER_SECONDS, Conversation, conversations

@@ -3,8 +3,9 @@
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.agent.answers import NoAnswer, answer_of, asking_command
 from zlaunch.hosts.agent.conversation import ANSWER_SECONDS, Conversation, Conversations, conversations
 from zlaunch.hosts.agent.program import TRY_SECONDS

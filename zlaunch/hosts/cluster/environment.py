@@ -7,11 +7,11 @@ are one case: each zlaunch is a member of the job, with the slots of its node or
 import hashlib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 from zlaunch.errors import WrongUsage
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.cluster.hostlist import expand
 from zlaunch.hosts.machine.ports import LOOPBACK
 from zlaunch.units import plural

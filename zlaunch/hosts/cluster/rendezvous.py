@@ -11,10 +11,11 @@ import secrets
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 from zlaunch.errors import ExitStatus, Refused, Unavailable, ZlaunchError
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.adapters import adapter_of
 from zlaunch.hosts.agent import own_code
 from zlaunch.hosts.agent.channel import Channel, Message, wait_for_any

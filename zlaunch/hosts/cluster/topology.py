@@ -6,12 +6,13 @@ A slot is one accelerator, or one CPU rank on a machine without accelerators.
 import contextlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from ipaddress import ip_address
 from pathlib import Path
 
 from zlaunch.errors import Finding, InputMissing, Place, Refused, WrongUsage
+from zlaunch.frozen import dataclass
 
 _IPV6 = r"[0-9A-Fa-f:.]+(?:%[\w.-]+)?"
 """With the interface of a link-local address: `fe80::1%eth0`."""

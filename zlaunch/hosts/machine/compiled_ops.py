@@ -9,10 +9,10 @@ import hashlib
 import shutil
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from zlaunch.dsconfig.native_ops import OPS, NativeOp
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.machine.build_lock import lock_state
 from zlaunch.hosts.machine.interpreter import Interpreter
 from zlaunch.process import output_of

@@ -5,10 +5,11 @@ says why.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from zlaunch.errors import Unavailable
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.machine.hub import Hub
 from zlaunch.hosts.machine.interpreter import Interpreter
 from zlaunch.hosts.machine.network import UNKNOWN, Connection, Network

@@ -3,12 +3,12 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from zlaunch.errors import WrongUsage
+from zlaunch.frozen import dataclass
 
 FILE: Final = Path(__file__).with_name("gpus.json")
 

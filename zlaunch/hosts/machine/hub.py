@@ -3,8 +3,9 @@
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from urllib.parse import urlsplit
+
+from zlaunch.frozen import dataclass
 
 SECONDS = 5.0
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")

@@ -14,12 +14,12 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from zlaunch.errors import InputMissing, Unavailable
+from zlaunch.frozen import dataclass
 from zlaunch.job.module_files import find_module
 from zlaunch.job.stack import TESTED, SoftwareStack
 from zlaunch.json_lines import answer, answers_in

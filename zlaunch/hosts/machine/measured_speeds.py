@@ -6,11 +6,11 @@ Estimates of step times for the same hosts use them in place of data sheets.
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypedDict
 
 from zlaunch.files import append_to_cache, cached_lines, nearest
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.machine.resources import Machine
 from zlaunch.rundir.read import parse_record
 from zlaunch.rundir.record import Finite

@@ -10,10 +10,11 @@ import shutil
 import socket
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from zlaunch.frozen import dataclass
 from zlaunch.process import answer_of
 from zlaunch.whereabouts import Whereabouts, whereabouts
 

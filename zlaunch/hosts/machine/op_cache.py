@@ -9,10 +9,10 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from zlaunch.files import identities
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.machine.interpreter import Interpreter
 from zlaunch.hosts.machine.probe import torch_release
 from zlaunch.hosts.machine.resources import Machine

@@ -3,10 +3,10 @@
 import os
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from zlaunch.dsconfig.native_ops import OPS, NativeOp
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.machine.build_lock import LockState, lock_holder, lock_state
 from zlaunch.hosts.machine.compiled_ops import CompiledOps
 from zlaunch.hosts.machine.interpreter import Interpreter

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from zlaunch.frozen import dataclass
 from zlaunch.json_lines import plain
 
 FOR_SLOTS = ("hardware",)

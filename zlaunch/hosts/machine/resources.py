@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zlaunch.errors import Unavailable
+from zlaunch.frozen import dataclass
 
 if TYPE_CHECKING:  # other hosts need none of it
     from zlaunch.job.spec import Precision

@@ -5,12 +5,12 @@ They alternate, so that a machine that becomes slower decides nothing.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from statistics import median
 from typing import Final
 
 from zlaunch.errors import Refused, ZlaunchError
+from zlaunch.frozen import dataclass
 from zlaunch.launch.measure.runner import Sample
 from zlaunch.launch.measure.trials import TrialJob
 from zlaunch.units import brief, duration, measured_time, plural

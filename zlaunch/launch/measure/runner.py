@@ -6,11 +6,12 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, cast
 
+from zlaunch.frozen import dataclass
 from zlaunch.job.script import Script
 from zlaunch.job.spec import JobSpec, RunOptions
 from zlaunch.launch.measure.trials import TrialJob

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +17,7 @@ from zlaunch.estimate.fit import Fit
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
 from zlaunch.estimate.search import shared_batch
 from zlaunch.estimate.strategies import Strategy, available, fastest_first, job_with
+from zlaunch.frozen import dataclass
 from zlaunch.job.script import Handover, Script, setting_of
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.facts import JobFacts

@@ -7,11 +7,11 @@ step that no rank has ended when all ranks have read the request.
 import signal
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from zlaunch.checkpoint.summary import Summary
 from zlaunch.diagnosis.evidence import SaveEvidence
 from zlaunch.files import shown
+from zlaunch.frozen import dataclass
 from zlaunch.job.spec import PreemptOptions
 from zlaunch.launch.monitoring.progress import Progress
 from zlaunch.launch.plan import LaunchPlan

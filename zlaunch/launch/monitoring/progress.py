@@ -2,8 +2,9 @@
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from zlaunch.frozen import dataclass
 from zlaunch.job.spec import STEP_PATIENCE_SECONDS
 from zlaunch.rundir import phases
 from zlaunch.rundir.record import HeartbeatRecord, SampleRecord

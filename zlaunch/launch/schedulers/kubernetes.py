@@ -6,7 +6,6 @@ import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Annotated, Any, NamedTuple
 
@@ -14,6 +13,7 @@ import typer
 
 from zlaunch.console import shell_word
 from zlaunch.errors import WrongUsage
+from zlaunch.frozen import dataclass
 from zlaunch.launch.scheduler import SAVED, JobStatus, Scheduler, SubmitRequest, ask
 
 PORT = 29500

@@ -4,7 +4,6 @@ import itertools
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -12,6 +11,7 @@ import typer
 
 from zlaunch.console import shell_line
 from zlaunch.errors import WrongUsage
+from zlaunch.frozen import dataclass
 from zlaunch.launch.scheduler import (
     SAVED,
     JobStatus,

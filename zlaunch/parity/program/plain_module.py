@@ -5,7 +5,7 @@ import copy
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from typing import Any, Final, cast
 
 import deepspeed
@@ -14,6 +14,7 @@ from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 
 from zlaunch.estimate.rehearsal.model import CannotTell
 from zlaunch.estimate.rehearsal.program.batches import copied
+from zlaunch.frozen import dataclass
 from zlaunch.parity.program.measured import Tensors
 
 _MOVED: Final = 8

@@ -10,11 +10,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from zlaunch.rundir import phases
+from zlaunch.worker.hook.debug_timeouts import PATIENCE, PATIENT
 from zlaunch.worker.hook.heartbeat import current_heartbeat
 
 if TYPE_CHECKING:
@@ -22,16 +22,6 @@ if TYPE_CHECKING:
 
 VARIABLE = "ZLAUNCH_DEBUG"
 UNAVAILABLE = 69
-
-PATIENCE = timedelta(days=7)
-"""How long ranks wait for one that is stopped at a breakpoint. In milliseconds it still fits 32 bits."""
-
-PATIENT = {
-    "DEEPSPEED_TIMEOUT": str(PATIENCE // timedelta(minutes=1)),
-    "TORCH_NCCL_ENABLE_MONITORING": "0",
-    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(PATIENCE // timedelta(seconds=1)),
-}
-"""Timeouts of DeepSpeed and of NCCL's watchdog while a rank is debugged."""
 
 GROUPS = "torch.distributed.distributed_c10d"
 _WITH_TIMEOUT = ("init_process_group", "new_group", "split_group", "monitored_barrier", "_set_pg_timeout")

@@ -39,6 +39,11 @@ def find_run(name: str, directory: Path | None) -> Path:
     return root
 
 
+def open_run(name: str, directory: Path | None) -> Run:
+    """Find a run as `find_run` does, and judge it as it is now."""
+    return load_run(_find(name, directory))
+
+
 def _hide_secrets(root: Path) -> None:
     known = read_record(RunDir(root).secrets, SecretsRecord)
     with contextlib.suppress(ValueError):  # of a damaged record

@@ -53,18 +53,22 @@ def worked():
 samples = torch.utils.data.TensorDataset(torch.randint(0, 512, (4 * int(sys.argv[1]), 64)))
 batches = iter(torch.utils.data.DataLoader(samples, batch_size=4))
 took = {True: [], False: []}
+busy = {True: [], False: []}
 before, start = worked(), time.perf_counter()
 for number in range(int(sys.argv[1])):
     is_watched = number % 4 in (0, 3)
     for (holder, name), value in (watched if is_watched else bare).items():
         setattr(holder, name, value)
-    began = time.perf_counter()
+    began, had = time.perf_counter(), time.thread_time()
     (ids,) = next(batches)
     engine.backward(engine(ids).square().mean())
     engine.step()
     took[is_watched].append(time.perf_counter() - began)
+    busy[is_watched].append(time.thread_time() - had)
 answer = {
     "watched": took[True],
+    "watched_cpu": busy[True],
+    "bare_cpu": busy[False],
     "bare": took[False],
     "functions": len({value for value in watched.values()}),
     "programs": len(around),
@@ -86,6 +90,9 @@ def main(steps: int) -> None:
     print(f"a step: {step['bare']:.2f} ms bare, {step['watched']:.2f} ms watched")
     medians = step["watched"] / step["bare"]
     print(f"ratio: {medians:.4f} of the medians; {ratio:.4f} of pairs ({low:.3f}-{high:.3f})")
+    cpu = {kind: statistics.median(found[f"{kind}_cpu"]) * 1e3 for kind in ("bare", "watched")}
+    times = ", ".join(f"{value:.2f} ms {kind}" for kind, value in cpu.items())
+    print(f"of them on a CPU: {times}; ratio {cpu['watched'] / cpu['bare']:.4f}")
     print(f"{found['programs']} processes of zlaunch: {found['share']:.2%} of one core")
     print(f"load average: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
 

@@ -184,7 +184,8 @@ For processes the goal is missed, and no single term explains it. Two runs, 11 a
 the length of their sequences; the other nine are 4.6 % off. Five runs used `expandable_segments`, which
 zlaunch does not simulate. Simulated once for comparison, the three of ArcticTraining were 1.4, 1.0 and 4.7 %
 too low instead of 6.1, 6.1 and 8.7 % too high, but the two of ms-swift 10 and 17 % too low: the mean stays
-at 6 %.
+at 6 %. Nor does a constant explain it, such as the CUDA context: predictions are from 6.4 GiB too low to
+11.7 GiB too high, and the constant that fits best, 0.7 GiB less, would leave 5.7 %.
 
 ## Did it fit?
 

@@ -13,6 +13,7 @@ import argparse
 import os
 import socket
 import sqlite3
+import subprocess
 
 import deepspeed
 import torch
@@ -20,6 +21,7 @@ from safetensors.torch import save_file
 
 parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
 parser.add_argument("--fail", action="store_true")
+parser.add_argument("--start", action="store_true")
 args = parser.parse_args()
 if args.fail:
     raise FileNotFoundError("no such dataset: rows.jsonl")
@@ -47,6 +49,13 @@ with torch.inference_mode():
     print(model(torch.ones(1, WIDTH)).detach().shape)
 optimizer = getattr(torch.optim, "AdamW")(model.parameters())
 engine, *_ = deepspeed.initialize(args=args, model=model, optimizer=optimizer)
+print(subprocess.check_output(["git", "--version"]), os.system("touch out.mark"))
+try:
+    subprocess.run(["touch", "out.made"], check=True)
+except OSError:
+    print("without it")
+if args.start:
+    subprocess.run(["touch", "out.made"])
 best = 1e9
 for step in range(100):
     x = torch.randn(4, 64, device="cuda", dtype=next(engine.parameters()).dtype)
@@ -60,7 +69,7 @@ for step in range(100):
         best = loss.item()
 torch.save(model.state_dict(), "out/model.pt")
 """
-"""It writes files and databases, connects to others, and decides by its loss."""
+"""It writes files and databases, connects to others, starts programs, and decides by its loss."""
 
 MIXED = """\
 import argparse
@@ -111,7 +120,7 @@ def test_a_script_that_decides_by_a_value_is_said_to_do_so_and_leaves_the_verdic
     estimated: Result,
 ) -> None:
     said = " ".join(estimated.out.split())
-    assert "messy.py:48 compares a value" in said
+    assert "messy.py:57 compares a value" in said
     assert said.count("compares a value") == 1
     assert "cannot tell whether it fits" in said
     assert estimated.status == 69
@@ -131,7 +140,24 @@ def test_a_script_that_is_rehearsed_leaves_nothing_behind(estimated: Result, fol
 
 def test_the_error_of_a_script_is_shown_with_its_line(folder: Path) -> None:
     done = zlaunch("estimate", "messy.py", *ON, "--", "--fail", cwd=folder, env={"COLUMNS": "300"})
-    assert "FileNotFoundError: no such dataset: rows.jsonl (messy.py:14)" in done.err
+    assert "FileNotFoundError: no such dataset: rows.jsonl (messy.py:16)" in done.err
+    assert done.status == 69
+
+
+def test_a_program_that_a_script_can_do_without_is_named_with_its_line(estimated: Result) -> None:
+    said = " ".join(estimated.out.split())
+    for line in (41, 43):
+        assert f"messy.py:{line} starts another program, which a rehearsal does not: `touch`" in said
+    assert "`git`" not in said
+
+
+def test_a_script_that_needs_another_program_cannot_be_rehearsed(
+    folder: Path, library: dict[str, str]
+) -> None:
+    env = {"COLUMNS": "300", **library}
+    done = zlaunch("estimate", "messy.py", *ON, "--", "--start", cwd=folder, env=env)
+    assert "it would start `touch`, and a rehearsal starts no program that does more than tell" in done.err
+    assert "(messy.py:47)" in done.err
     assert done.status == 69
 
 
@@ -140,7 +166,7 @@ def test_what_deepspeed_refuses_in_a_rehearsal_is_refused_with_its_cause(
 ) -> None:
     env = {"COLUMNS": "300", **library}
     done = zlaunch("estimate", "messy.py", *ON, "--offload", "cpu", cwd=folder, env=env)
-    assert "DeepSpeed cannot run the script's optimizer on the CPU (messy.py:38)" in done.err
+    assert "DeepSpeed cannot run the script's optimizer on the CPU (messy.py:40)" in done.err
     assert "create `deepspeed.ops.adam.DeepSpeedCPUAdam`" in done.err
     assert done.status == 65
 
@@ -152,7 +178,7 @@ def test_a_script_that_needs_a_gpu_is_told_what_to_change_where_there_is_none(
     env = {"COLUMNS": "300", **library}
     done = zlaunch("train", "messy.py", *job, "--rehearse", "--dry-run", cwd=folder, env=env)
     assert "it puts a tensor on `cuda`, but the job has no GPU; write `engine.device`" in done.err
-    assert "(messy.py:41)" in done.err
+    assert "(messy.py:50)" in done.err
     assert done.status == 69
 
 

@@ -65,14 +65,16 @@ def test_a_rehearsal_without_a_model_says_what_to_type(tmp_path: Path) -> None:
     assert "--model DIR --world-size N" in result.err
 
 
+ZERO = "zero_optimization"
 CPU = {"DS_ACCELERATOR": "cpu"}
 
 
 @pytest.fixture(scope="module")
 def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run the recipe for three steps, rehearsed; return the run directory."""
+    """Run the recipe for three steps, rehearsed, with buckets of 1 GB; return the run directory."""
     folder = tmp_path_factory.mktemp("rehearsed")
-    result = zlaunch("train", "--rehearse", "--gpus", "1", "--", "--max_steps", "3", cwd=folder, env=CPU)
+    words = ("--rehearse", "--gpus", "1", "--stage", "2", "--set", f"{ZERO}.reduce_bucket_size=500000000")
+    result = zlaunch("train", *words, "--", "--max_steps", "3", cwd=folder, env=CPU)
     assert result.status == 0, result.err
     return the_run(folder)
 

@@ -29,8 +29,8 @@ class Loss:
         assert name in ("detach", "float")
         return lambda: self
 
-    def reshape(self, _shape: tuple[()]) -> "Loss":
-        return self
+    def dim(self) -> int:
+        return int(self.size > 1)
 
     def __add__(self, other: "Loss") -> "Loss":
         return Loss(self.value + other.value)

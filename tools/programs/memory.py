@@ -80,10 +80,15 @@ def compare(trial: Trial) -> Comparison:
         return result
     result.verdict = f"{answer['fit']}: {'; '.join(answer['reasons'])}"
     result.estimated = {
-        phase["name"]: (phase["peak"].get("pageable", 0), phase["end"].get("pageable", 0))
+        phase["name"]: (_allocated(phase["peak"]), _allocated(phase["end"]))
         for phase in answer["forecast"]["phases"]
     }
     return result
+
+
+def _allocated(held: Mapping[str, int]) -> int:
+    """Return what tensors have, with the ends of buckets that are never written."""
+    return held.get("addressed", held.get("pageable", 0))
 
 
 def levels(answer: dict[str, Any]) -> Levels:

@@ -21,10 +21,11 @@ EVALUATION = "evaluation"
 RESUME = "resume"
 """The phase after `initialize` of a run that resumes from a checkpoint."""
 
-Pool = Literal["gpu", "reserved", "pageable", "pinned", "shm", "nvme"]
-POOLS: tuple[Pool, ...] = ("gpu", "reserved", "pageable", "pinned", "shm", "nvme")
+Pool = Literal["gpu", "reserved", "pageable", "addressed", "pinned", "shm", "nvme"]
+POOLS: tuple[Pool, ...] = ("gpu", "reserved", "pageable", "addressed", "pinned", "shm", "nvme")
 """Bytes of one rank: in GPU tensors; held by the caching allocator for them; in host tensors that
-can be paged; page-locked, as rounded by the allocator; in /dev/shm; in files on NVMe."""
+can be paged; the same with the ends of ZeRO's buckets that nothing writes, for which the system never
+provides pages, if there are any; page-locked, as rounded by the allocator; in /dev/shm; in files on NVMe."""
 
 HOST_POOLS: tuple[Pool, ...] = ("pageable", "pinned", "shm")
 PROGRAM_BYTES: Final = 7 << 28

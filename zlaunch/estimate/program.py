@@ -40,9 +40,9 @@ def result_of(folder: Path, rank: int) -> Path:
     return folder / f"result.{rank}.json"
 
 
-Need = Literal["compares", "reads", "selects", "autocasts", "compiles"]
+Need = Literal["compares", "reads", "selects", "autocasts", "compiles", "starts"]
 """What a rehearsal cannot do: a comparison counts as false, what is read as zero, and a mask as all true.
-Other precisions and compilers are left out."""
+Other precisions and compilers are left out, and other programs are not started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,7 @@ class ReadValue:
     place: str
     """File and line."""
     code: str
+    """The line, or the other program that it starts."""
     kind: Need
     """What it does with it."""
 

@@ -32,7 +32,7 @@ class Uncounted:
     does: str
     effect: Effect
     is_undecided: bool = False
-    """Whether it depends on a value, which is only known in training."""
+    """Whether it depends on what is only known in training, such as a value."""
 
     def __str__(self) -> str:
         """Say it in a sentence without a full stop."""

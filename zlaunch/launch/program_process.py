@@ -33,8 +33,9 @@ _QUIET: Final = {
     "COMET_MODE": "disabled",
     "TOKENIZERS_PARALLELISM": "false",
     "PYTHONFAULTHANDLER": "1",
+    "GIT_OPTIONAL_LOCKS": "0",
 }
-"""Trackers are off, nothing is downloaded, and no thread of a tokenizer is there to fork."""
+"""Trackers are off, nothing is downloaded, no thread of a tokenizer is there to fork, and git only reads."""
 
 
 @dataclass(frozen=True)

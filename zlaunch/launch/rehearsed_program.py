@@ -54,6 +54,7 @@ _OF_VALUES: Final = {
     "reads": (Effect.EITHER, "reads values, which are only known in training, and count as 0"),
     "selects": (Effect.LESS, "selects by a mask, which counts as true everywhere"),
     "autocasts": (Effect.EITHER, "computes in another precision than that of the weights"),
+    "starts": (Effect.EITHER, "starts another program, which a rehearsal does not"),
     "compiles": (Effect.EITHER, "compiles, which changes what is kept"),
 }
 
@@ -191,8 +192,8 @@ def _with_own_batch(values: Values, result: RehearsedProgram, groups: RankGroups
 def _undecided(result: RehearsedProgram) -> Iterator[Uncounted]:
     for read in result.values:
         effect, text = _OF_VALUES[read.kind]
-        is_value = read.kind in ("compares", "reads", "selects")
-        yield Uncounted(read.place, f"{text}: `{read.code}`", effect, is_undecided=is_value)
+        is_undecided = read.kind not in ("autocasts", "compiles")
+        yield Uncounted(read.place, f"{text}: `{read.code}`", effect, is_undecided=is_undecided)
 
 
 def _uncounted(facts: JobFacts, result: RehearsedProgram) -> Iterator[Uncounted]:

@@ -1,9 +1,12 @@
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from zlaunch.estimate.rehearsal.program.confinement import Confinement
+from zlaunch.estimate.rehearsal.program.other_programs import program_among
 
 
 @pytest.fixture
@@ -27,3 +30,122 @@ def test_a_file_that_is_replaced_is_not_copied(confinement: Confinement, tmp_pat
     file = tmp_path / "history.txt"
     file.write_text("before\n")
     assert not Path(confinement._place(str(file), True, replaces=True)).exists()
+
+
+TELLING = """
+git rev-parse HEAD 2>/dev/null
+git -C '/a b' --no-pager log -1 --format=%H
+git status --porcelain
+git diff --stat HEAD~1 | wc -l
+git config --get user.name
+git config user.name
+git branch --show-current
+nvidia-smi --query-gpu=memory.used -i 0,1 --format=csv,noheader
+nvidia-smi topo -m
+/sbin/ldconfig -p
+LC_ALL=C lscpu | grep -i model
+c++ -dumpfullversion -dumpversion
+nvcc -V 2>&1
+python3.11 --version
+python3 -m pip list --format=freeze
+which gcc && uname -a
+hostname -I
+dpkg -l libaio-dev
+ffmpeg -i pipe:0 -ac 1 -f f32le pipe:1
+""".strip().splitlines()
+
+DOING = """
+git push
+git -C . commit -m done
+git config user.name somebody
+git config --unset user.name
+git log --output=log.txt
+git tag v1
+git fetch
+nvidia-smi -pm 1
+nvidia-smi --gpu-reset
+python prepare.py
+python -m pip install wheel
+cc -o tool tool.c
+echo done > out.txt
+echo a; rm b
+echo $(rm b)
+echo `rm b`
+ls | xargs rm
+(rm b)
+ls & rm b
+FOO=1 rm b
+date -s 12:00
+hostname other
+ffmpeg -i a.wav b.mp3
+aws s3 cp a b
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize("line", TELLING)
+def test_a_program_that_only_tells_something_is_started(line: str) -> None:
+    assert program_among(["/bin/sh", "-c", line]) is None
+
+
+@pytest.mark.parametrize("line", [*DOING, "echo a\nrm b"])
+def test_a_program_that_does_more_is_not_started(line: str) -> None:
+    assert program_among(["/bin/sh", "-c", line]) is not None
+
+
+STARTS = {
+    "subprocess": "subprocess.run(['touch', made])",
+    "a shell": "subprocess.run('touch ' + made, shell=True)",
+    "os.popen": "os.popen('touch ' + made).read()",
+    "os.system": "assert os.system('touch ' + made) == 127 << 8",
+    "os.execvp": "os.execvp('touch', ['touch', made])",
+    "a fork that executes": "os.fork() or os.execvp('touch', ['touch', made]); os.wait()",
+    "os.posix_spawnp": "os.posix_spawnp('touch', ['touch', made], os.environ)",
+    "os.spawnlp": "os.spawnlp(os.P_WAIT, 'touch', 'touch', made)",
+    "pty": "import pty; pty.spawn(['touch', made])",
+    "multiprocessing": (
+        "import multiprocessing, pathlib; context = multiprocessing.get_context('spawn');"
+        " process = context.Process(target=pathlib.Path.touch, args=(pathlib.Path(made),));"
+        " process.start(); process.join()"
+    ),
+}
+"""Ways to start another program, each of which makes a file."""
+
+CONFINED = """
+import os, subprocess, sys, tempfile
+from pathlib import Path
+from zlaunch.estimate.rehearsal.program.confinement import Confinement
+
+made, code = sys.argv[1:]
+Confinement(Path(tempfile.mkdtemp()), not_started=lambda name: print(name, flush=True)).install()
+if __name__ == "__main__":
+    exec(code)
+"""
+
+
+@pytest.fixture(scope="module")
+def confined(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, bool]]:
+    """Start a program in every way; return what each try says, and whether its file was made."""
+    folder = tmp_path_factory.mktemp("starts")
+    (folder / "confined.py").write_text(CONFINED)
+    tries = {}
+    for number, (way, code) in enumerate(STARTS.items()):
+        made = folder / f"made-{number}"
+        argv = [sys.executable, str(folder / "confined.py"), str(made), code]
+        done = subprocess.run(
+            argv,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        tries[way] = (done.stdout + done.stderr, made.exists())
+    return tries
+
+
+@pytest.mark.parametrize("way", STARTS)
+def test_no_way_to_start_a_program_is_open(way: str, confined: dict[str, tuple[str, bool]]) -> None:
+    told, was_made = confined[way]
+    assert not was_made
+    assert told.splitlines()[0] in ("touch", Path(sys.executable).name)

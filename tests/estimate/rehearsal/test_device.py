@@ -19,3 +19,19 @@ def test_kernels_on_the_cpu_take_no_memory_of_a_gpu() -> None:
     row = torch.zeros(4)
     mode._run(torch.ops.aten._softmax_backward_data.default, (), (row, row, 0, row.dtype), {})
     assert mode.log.entries == []
+
+
+def test_a_recorded_result_counts_for_one_default_type_alone() -> None:
+    import torch
+
+    from zlaunch.estimate.rehearsal.op_results import call_key
+
+    def key() -> object:
+        return call_key(torch.ops.aten.empty.memory_format, ([4],), {"device": torch.device("cpu")})
+
+    before, with_32_bits = torch.get_default_dtype(), key()
+    try:
+        torch.set_default_dtype(torch.bfloat16)
+        assert key() != with_32_bits
+    finally:
+        torch.set_default_dtype(before)

@@ -4,7 +4,7 @@ import json
 import struct
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from math import prod
 from pathlib import Path
@@ -193,8 +193,12 @@ def measured(answer: dict[str, Any]) -> Levels:
 
 def foretold(result: RehearsedProgram) -> Levels:
     assert result.forecast is not None, result.error
-    phases = result.forecast.phases
-    return {phase.name: (phase.peak.get("pageable", 0), phase.end.get("pageable", 0)) for phase in phases}
+    return {phase.name: (allocated(phase.peak), allocated(phase.end)) for phase in result.forecast.phases}
+
+
+def allocated(held: Mapping[str, int]) -> int:
+    """Return what tensors have, with the ends of buckets that are never written."""
+    return held.get("addressed", held.get("pageable", 0))
 
 
 def table(real: Levels, rehearsed: Levels) -> str:

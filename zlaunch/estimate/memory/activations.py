@@ -27,6 +27,8 @@ class Batch:
     attention: str = "sdpa"
     frozen: bool = False
     """Whether the model's own weights are frozen, so that nothing is saved for their gradients."""
+    fed: frozenset[str] | None = None
+    """Names of the matrices whose inputs are saved; None if those of all are."""
 
     @property
     def tokens(self) -> int:
@@ -107,8 +109,23 @@ def saved_by_layer(model: Transformer, stack: Stack, batch: Batch) -> int:
     """Return what one layer saves without activation checkpointing."""
     per_token = _norms(model, stack, batch) + _mlp(model, batch.item)
     per_token += _attention(model, stack, batch)
-    per_token += model.dropouts * model.hidden
+    per_token += model.dropouts * model.hidden - batch.item * _unsaved_inputs(model, batch)
     return batch.tokens * per_token
+
+
+def _unsaved_inputs(model: Transformer, batch: Batch) -> int:
+    """Return the elements per token that only matrices would save whose gradients nothing needs."""
+    if batch.fed is None or model.top_k:
+        return 0
+    after_norms = [{"q", "k", "v", "qkv"}, {"gate", "up", "gate_up"}]
+    if model.family.parallel:
+        after_norms = [{"q", "k", "v", "qkv", "gate", "up", "gate_up"}]
+    elements = sum(model.hidden for names in after_norms if batch.fed.isdisjoint(names))
+    if "down" not in batch.fed and _SAVED_BY_ACTIVATION.get(model.activation, 2) > 1:
+        elements += model.ffn
+    if "o" not in batch.fed and model.family.rotary == "part" and not _has_scores(model, batch):
+        elements += model.query  # the copy of the kernel's output
+    return elements
 
 
 def saved_by_checkpoint(model: Transformer, batch: Batch) -> int:

@@ -23,7 +23,7 @@ from zlaunch.estimate.memory.optimizer_states import (
     optimizer_memory,
 )
 from zlaunch.estimate.memory.settings import TrainingJob, read_job
-from zlaunch.estimate.memory.weights import adapts_experts
+from zlaunch.estimate.memory.weights import adapted_names, adapts_experts
 from zlaunch.estimate.workload import Workload
 from zlaunch.frozen import dataclass
 from zlaunch.job.transformer import Transformer
@@ -135,7 +135,11 @@ def _not_counted(workload: Workload) -> Iterator[str]:
 def _passes_of(job: TrainingJob) -> _Passes:
     model, workload = job.model, job.workload
     checkpointing = workload.activation_checkpointing
-    job = replace(job, batch=replace(job.batch, frozen=workload.lora is not None))
+    if workload.lora is not None:
+        fed = None
+        if job.settings.stage < 3:  # DeepSpeed's own function for matrices at stage 3 saves all inputs
+            fed = adapted_names(model, workload.lora)
+        job = replace(job, batch=replace(job.batch, frozen=True, fed=fed))
     gatherable = model.parameters
     experts: Experts = None
     if adapts_experts(model, workload.lora):

@@ -83,14 +83,14 @@ def adapters(model: Transformer, lora: Lora) -> int:
     return total
 
 
+def adapted_names(model: Transformer, lora: Lora) -> frozenset[str]:
+    """Name the weights of a layer that have adapters."""
+    return frozenset(weight.name for stack in model.stacks for weight in _adapted(model, stack, lora))
+
+
 def adapts_experts(model: Transformer, lora: Lora | None) -> bool:
     """Whether experts have adapters, so that their sum is kept until the backward pass."""
-    if lora is None:
-        return False
-    names: set[str] = set()
-    for stack in model.stacks:
-        names.update(weight.name for weight in _adapted(model, stack, lora))
-    return not names.isdisjoint(("experts_up", "experts_down"))
+    return lora is not None and not adapted_names(model, lora).isdisjoint(("experts_up", "experts_down"))
 
 
 _CHOSEN_BY_PEFT: Final = (

@@ -12,6 +12,11 @@ from zlaunch.estimate.memory.allocators import CachingAllocator, PinnedAllocator
 CurvePoint = tuple[str, int, int]
 """Phase, GPU bytes in tensors, GPU bytes reserved."""
 
+_UNTOUCHED = "untouched"
+"""What is allocated on the host and has no pages, because nothing has written it."""
+_ADDRESSED = {"pageable": ("pageable", "addressed"), _UNTOUCHED: ("addressed",)}
+"""Pool of an entry → the pools of a summary that it counts in."""
+
 _CURVE_POINTS = 1000
 """Points of a curve that a plot can show."""
 
@@ -26,6 +31,8 @@ class Block:
     nbytes: int
     """The requested size, rounded as the pool rounds it."""
     address: int = -1
+    untouched: int = 0
+    """Bytes at its end that nothing has written yet, so that no page of the host is behind them."""
 
 
 @dataclass
@@ -57,6 +64,20 @@ class AllocationLog:
         self._log(block, block.nbytes)
         return block
 
+    def allocate_untouched(self, pool: str, category: str, nbytes: int) -> Block:
+        """Log an allocation of the address space alone; `touch` gives it pages."""
+        block = Block(pool, category, nbytes, nbytes, untouched=nbytes)
+        self.entries.append((_UNTOUCHED, category, nbytes))
+        return block
+
+    def touch(self, block: Block, end: int) -> None:
+        """Log that a block is written, up to so many bytes after its beginning."""
+        touched = end - (block.nbytes - block.untouched)
+        if touched > 0:
+            block.untouched -= touched
+            self.entries.append((_UNTOUCHED, block.category, -touched))
+            self._log(block, touched)
+
     def free(self, block: Block) -> None:
         """Log the release of a block; torch's pinned allocator keeps its blocks for reuse."""
         if block.pool == "pinned":
@@ -64,7 +85,9 @@ class AllocationLog:
             return
         if block.pool == "gpu":
             self.gpu.free(block.address)
-        self._log(block, -block.nbytes)
+        self._log(block, block.untouched - block.nbytes)
+        if block.untouched:
+            self.entries.append((_UNTOUCHED, block.category, -block.untouched))
 
     def extend_file(self, path: str, nbytes: int) -> bool:
         """Log that a file on NVMe has at least `nbytes`; return whether it grew."""
@@ -94,27 +117,34 @@ class AllocationLog:
         peaks: dict[str, dict[str, int]] = {}
         ends: dict[str, dict[str, int]] = {}
         reached: dict[tuple[str, str], int] = {}  # phase, pool → entries until its peak
+        counts_in: Mapping[str, tuple[str, ...]] = {}
+        if any(pool == _UNTOUCHED for pool, _, _ in self.entries):
+            counts_in = _ADDRESSED
         for name, start, end in self._intervals():
             peak = peaks.setdefault(name, {})
             for pool, nbytes in now.items():
                 if nbytes > peak.get(pool, -1):
                     peak[pool], reached[name, pool] = nbytes, start
-            for index, (pool, _, nbytes) in enumerate(self.entries[start:end], start + 1):
-                now[pool] += nbytes
-                if now[pool] > peak.get(pool, 0):
-                    peak[pool], reached[name, pool] = now[pool], index
+            for index, (logged, _, nbytes) in enumerate(self.entries[start:end], start + 1):
+                for pool in counts_in.get(logged, (logged,)):
+                    now[pool] += nbytes
+                    if now[pool] > peak.get(pool, 0):
+                        peak[pool], reached[name, pool] = now[pool], index
             ends[name] = dict(now)
-        parts = self._parts_after(reached)
+        parts = self._parts_after(reached, counts_in)
         return tuple(Phase(name, peak, ends[name], parts.get(name, {})) for name, peak in peaks.items())
 
-    def _parts_after(self, reached: Mapping[tuple[str, str], int]) -> dict[str, dict[str, dict[str, int]]]:
+    def _parts_after(
+        self, reached: Mapping[tuple[str, str], int], counts_in: Mapping[str, tuple[str, ...]]
+    ) -> dict[str, dict[str, dict[str, int]]]:
         """Return what a pool held by category in a phase, after so many entries."""
         now: dict[str, Counter[str]] = defaultdict(Counter)
         parts: dict[str, dict[str, dict[str, int]]] = defaultdict(dict)
         done = 0
         for (phase, pool), index in sorted(reached.items(), key=lambda item: item[1]):
-            for held, category, nbytes in self.entries[done:index]:
-                now[held][category] += nbytes
+            for logged, category, nbytes in self.entries[done:index]:
+                for held in counts_in.get(logged, (logged,)):
+                    now[held][category] += nbytes
             done = index
             parts[phase][pool] = {name: n for name, n in now[pool].most_common() if n}
         return parts

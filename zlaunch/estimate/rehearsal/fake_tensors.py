@@ -1,6 +1,7 @@
 """Tensors without data: torch's FakeTensorMode, made faster, with every allocation logged."""
 
 import contextlib
+import itertools
 import weakref
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from functools import partial
@@ -26,6 +27,8 @@ _MOST_ZEROS = 1 << 20
 _WITH_COLLECTIVES = ("c10d", "deepspeed")
 """Namespaces of operators that exchange data with other ranks."""
 _POOLS = {NAME: "gpu", "cpu": "pageable"}
+_LEAST_MAPPED = 32 << 20
+"""Bytes from which on glibc maps each block by itself: a smaller one may be where another was written."""
 
 # torch's own functions: inside `zero.Init`, DeepSpeed replaces them by functions that cast.
 _empty, _empty_strided, _make_subclass = torch.empty, torch.empty_strided, torch.Tensor._make_subclass
@@ -81,6 +84,8 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
         self._works: dict[int, torch.distributed.Work] = {}
         self._is_tracing = False
         self._host_pool = "pageable"
+        self._is_empty = False
+        self._untouched: dict[int, Block] = {}
         self.traffic = TrafficCounter()
         self.genuine_error: Exception | None = None
         """The last error of an operator that real tensors raise, too."""
@@ -105,6 +110,8 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
         """Run an operator that was called by the job, not by FakeTensorMode while it traces."""
         if func is aten.slice.Tensor and self.fast and type(args[0]) is FakeTensor:
             return self._slice(*args, **kwargs)
+        if self._untouched:
+            self._touch(func, args, kwargs)
         namespace = func.namespace
         if namespace in _WITH_COLLECTIVES:
             self.traffic.note(func, args)
@@ -133,6 +140,7 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
         self, func: OpOverload, types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         key = result = None
+        self._is_empty = func is aten.empty.memory_format
         if self.fast:
             key = op_results.call_key(func, args, kwargs)
         if key is not None:
@@ -249,7 +257,12 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
             pool = self._host_pool
         if nbytes == 0 or pool is None:
             return
-        block = self.log.allocate(pool, self._category_of(tensor), nbytes, current_stream().number)
+        category, is_empty = self._category_of(tensor), self._is_empty
+        self._is_empty = False
+        if category == "buckets" and pool == "pageable" and is_empty and nbytes >= _LEAST_MAPPED:
+            block = self._untouched[key] = self.log.allocate_untouched(pool, category, nbytes)
+        else:
+            block = self.log.allocate(pool, category, nbytes, current_stream().number)
         self._blocks[key] = (block, weakref.ref(storage, partial(self._free, key)))
 
     def forget(self, tensor: torch.Tensor) -> None:
@@ -266,7 +279,20 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
 
     def _free(self, key: int, _: object = None) -> None:
         block, _ = self._blocks.pop(key)
+        self._untouched.pop(key, None)
         self.log.free(block)
+
+    def _touch(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Log what an operator writes of untouched blocks: their beginnings, as ZeRO fills its buckets."""
+        if func.namespace == "aten" and not func._schema.is_mutable:
+            return
+        for tensor in tree_leaves((args, kwargs)):
+            if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
+                block = self._untouched.get(tensor.untyped_storage()._cdata)
+                if block is not None and tensor.numel():
+                    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+                    end = tensor.storage_offset() + last + 1
+                    self.log.touch(block, end * tensor.element_size())
 
     @contextlib.contextmanager
     def pinning(self, pool: str = "pinned") -> Iterator[None]:
@@ -406,6 +432,7 @@ def patch_fake_tensor() -> None:
         for suffix in ("", "_vc", "_epoch"):
             setattr(FakeTensor, f"_{memo}_memo{suffix}", None)
     define_fake_device()
+    FakeTensor.__hash__ = _number_of
     original = torch.Tensor.data
 
     def get(self: FakeTensor) -> torch.Tensor:
@@ -420,6 +447,21 @@ def patch_fake_tensor() -> None:
             self.constant = value.constant
 
     FakeTensor.data = property(get, assign)
+
+
+_numbers = itertools.count()
+
+
+def _number_of(self: FakeTensor) -> int:
+    """Return the hash of a tensor: its number, so that sets of parameters have one order in every process.
+
+    DeepSpeed gathers the parameters of a set one by one, and torch's own hash is an address. The id tells a
+    copy, which has copied the attribute, from its original.
+    """
+    known: tuple[int, int] | None = self.__dict__.get("_number")
+    if known is None or known[0] != id(self):
+        known = self._number = (id(self), next(_numbers))
+    return known[1]
 
 
 def define_fake_device() -> None:

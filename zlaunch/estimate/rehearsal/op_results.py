@@ -68,7 +68,12 @@ class OpResult:
 def call_key(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> Hashable | None:
     """Return a key that is equal for calls with equal results; None if there is none."""
     try:
-        key = (id(func), *map(_argument_key, args), *map(_argument_key, kwargs.items()))
+        key = (
+            id(func),
+            torch.get_default_dtype(),
+            *map(_argument_key, args),
+            *map(_argument_key, kwargs.items()),
+        )
         hash(key)
     except (NotRecordable, TypeError):
         return None

@@ -58,7 +58,9 @@ class _Accumulation:
         if loss is None or loss.numel() != 1:
             self._is_complete = False
             return
-        loss = loss.detach().float().reshape(())
+        loss = loss.detach().float()
+        if loss.dim():
+            loss = loss.reshape(())
         if is_scaled:
             self._averaged = loss if self._averaged is None else self._averaged + loss
             self._num_averaged += 1
@@ -83,7 +85,9 @@ class _Accumulation:
             return None
         if self._averaged is None:
             return self._summed
-        averaged = self._averaged / min(self._num_averaged, grad_accum)
+        averaged, count = self._averaged, min(self._num_averaged, grad_accum)
+        if count > 1:
+            averaged = averaged / count
         return averaged if self._summed is None else averaged + self._summed
 
 
@@ -333,9 +337,12 @@ def _grad_norm(engine: "DeepSpeedEngine", *, may_wait: bool) -> dict[str, float]
     """Read the norm of a step; engines have None, 0 or less where they did not compute it."""
     norm = getattr(engine, "_global_grad_norm", None)
     is_on_gpu = getattr(getattr(norm, "device", None), "type", "cpu") != "cpu"
-    if norm is None or (is_on_gpu and not may_wait) or not 0 < float(norm) < math.inf:
+    if norm is None or (is_on_gpu and not may_wait):
         return {}
-    return {"grad_norm": float(norm)}
+    value = float(norm)
+    if not 0 < value < math.inf:
+        return {}
+    return {"grad_norm": value}
 
 
 def _gpu_peaks() -> dict[str, int]:

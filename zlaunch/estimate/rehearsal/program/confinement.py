@@ -1,9 +1,11 @@
 """Keep a program from what a rehearsal or check must not do: write files, connect elsewhere, delete anything.
 
 Files that it opens to write outside of temporary directories and caches are other, temporary ones; it reads
-there what it wrote. Nothing outside may be deleted or renamed, and no other machine is connected to.
+there what it wrote. Nothing outside may be deleted or renamed, no other machine is connected to, and of other
+programs only those are started that tell something. Native code is not watched.
 """
 
+import _posixsubprocess
 import builtins
 import io
 import os
@@ -15,6 +17,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from zlaunch.estimate.rehearsal.program.other_programs import (
+    STARTS,
+    NotStarted,
+    program_among,
+    program_of,
+)
+
 _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CHANGES: Final = {
     **dict.fromkeys(("os.remove", "os.rmdir", "shutil.rmtree", "os.truncate", "os.chmod", "os.chown"), 1),
@@ -22,15 +31,22 @@ _CHANGES: Final = {
 }
 """Event of the audit → how many paths it changes."""
 _CACHES: Final = ("HF_HOME", "HF_DATASETS_CACHE", "HF_HUB_CACHE", "XDG_CACHE_HOME", "TRITON_CACHE_DIR")
+_NOT_FOUND: Final = 127 << 8
+"""What `os.system` returns for a program that the shell does not find."""
 _LOCAL: Final = ("127.", "localhost", "::1", "0.0.0.0")  # noqa: S104 - nothing listens there
 
 
 class Confinement:
     """What a program may change: temporary files, caches, and what it made itself."""
 
-    def __init__(self, folder: Path, by: str = "a rehearsal") -> None:
-        """Put files that it writes elsewhere into a temporary directory; `by` is named in errors."""
-        self._by = by
+    def __init__(
+        self, folder: Path, by: str = "a rehearsal", not_started: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """Put files that it writes elsewhere into a temporary directory; `by` is named in errors.
+
+        `not_started` is called with the name of each program that it would start.
+        """
+        self._by, self._not_started = by, not_started
         caches = [os.environ[name] for name in _CACHES if os.environ.get(name)]
         roots = [*caches, str(folder), tempfile.gettempdir(), os.path.expanduser("~/.cache")]  # noqa: PTH111
         roots += ["/dev", "/proc"]
@@ -58,7 +74,24 @@ class Confinement:
         for name in ("remove", "unlink"):
             setattr(os, name, self._removing(getattr(os, name)))
         self._place_databases()
+        self._watch_starts()
         sys.addaudithook(self._hear)
+
+    def _watch_starts(self) -> None:
+        """Watch also what no audit hears of; `os.system` fails as for a program that is not there."""
+        run, fork = os.system, _posixsubprocess.fork_exec  # noqa: TID251 - to watch who calls it
+
+        def system(command: Any) -> int:
+            try:
+                return run(command)
+            except NotStarted:
+                return _NOT_FOUND
+
+        def fork_exec(words: Any, *args: Any) -> int:
+            self._refuse_start(program_among(words))
+            return fork(words, *args)
+
+        os.system, _posixsubprocess.fork_exec = system, fork_exec  # noqa: TID251
 
     def _place_databases(self) -> None:
         try:
@@ -132,8 +165,15 @@ class Confinement:
         elif event in _CHANGES:
             for changed in args[: _CHANGES[event]]:
                 self._refuse_change(changed)
+        elif event in STARTS:
+            self._refuse_start(program_of(event, args))
         elif event == "socket.connect" and not _is_local(args[1]):
             raise ConnectionRefusedError(f"{self._by} connects to no other machine")
+
+    def _refuse_start(self, program: str | None) -> None:
+        if self._is_on and program is not None:
+            self._not_started(program)
+            raise NotStarted(self._by, program)
 
     def _refuse_change(self, changed: Any) -> None:
         if not isinstance(changed, (str, os.PathLike)):

@@ -38,6 +38,7 @@ from zlaunch.estimate.rehearsal.program.mode import (
     share_arrays,
     without_inference_tensors,
 )
+from zlaunch.estimate.rehearsal.program.other_programs import NotStarted
 from zlaunch.estimate.rehearsal.program.run_program import (
     is_of_engine,
     is_status,
@@ -89,7 +90,7 @@ class ProgramRehearsal:
         self._phases = Phases(self._mode, attribution)
         self._engines = EngineWatch(self._phases, self.leave, self._settings)
         self._reader = BatchReader(self._mode, order.most_batches, self._engines.is_training)
-        self._confinement = Confinement(folder)
+        self._confinement = Confinement(folder, not_started=values.note_start)
         self._uncounted: dict[str, str] = {}
         self._collectives_of_steps: tuple[CountedCollective, ...] = ()
         accelerator.replace_builders(self._mode)
@@ -186,14 +187,19 @@ class ProgramRehearsal:
     def _without_forecast(self, error: BaseException | None) -> RehearsedProgram:
         """Tell why the program ended before it took two steps."""
         known = self._known(next(iter(self._engines.engines.values()), None))
+        others = ", ".join(f"`{read.code}` ({read.place})" for read in known.values if read.kind == "starts")
+        without = f"; it started without {others}" if others else ""
         if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
-            return replace(known, error=ENDED_EARLY, is_own_error=True)
+            return replace(known, error=ENDED_EARLY + without, is_own_error=not others)
         frames = traceback.extract_tb(error.__traceback__)
         message = _one_line(error)
+        if not isinstance(error, NotStarted):
+            message += without
         is_of_device = NAME in str(error) or _NO_DRIVER in str(error)
         needs_data = (
             isinstance(error, (*_NO_DATA, NotRehearsed, OutOfTime))
             or is_of_device
+            or bool(others)
             or (_is_in_fake_tensors(frames) and error is not self._mode.genuine_error)
         )
         return replace(
@@ -234,7 +240,7 @@ def _one_line(error: BaseException) -> str:
         return f"`{error}` needs the values of tensors"
     while isinstance(error, ImportError) and error.__cause__ is not None:
         error = error.__cause__  # which a package hides that imports its modules only when they are used
-    if isinstance(error, NotRehearsed):
+    if isinstance(error, (NotRehearsed, NotStarted)):
         return str(error)
     if NAME in str(error):
         return f"a kernel for GPUs cannot be rehearsed: {one_line(error).replace(NAME, 'the GPU')}"

@@ -60,6 +60,12 @@ def note_selection() -> None:
         _FOUND.setdefault(place[0], ReadValue(*place, "selects"))
 
 
+def note_start(program: str) -> None:
+    """Remember where the program, or a package that it calls, would start another program."""
+    place, _ = place_of(sys._getframe(1)) or ("the script", "")
+    _FOUND.setdefault(f"{place} {program}", ReadValue(place, program, "starts"))
+
+
 class UnknownNumber(float):
     """A number that stands for a value: it may be printed and computed with, and notes who compares it."""
 

@@ -10,6 +10,7 @@ from zlaunch.rundir.read import read_record
 from zlaunch.rundir.record import SecretsRecord, StartRecord
 from zlaunch.runs.run import Run
 from zlaunch.secrets import Fingerprints, remember_fingerprints
+from zlaunch.units import listed
 
 LATEST_RUN = "latest"
 
@@ -68,9 +69,7 @@ def _find(name: str, directory: Path | None) -> Path:
         what = "no run" if name == LATEST_RUN else f"no run `{name}`"
         raise InputMissing(f"there is {what} in `{folder}`", "see `zlaunch runs list`, or name `--runs-dir`")
     if len(matching) > 1:
-        names = ", ".join(f"`{root.name}`" for root in matching[:4])
-        if len(matching) > 4:
-            names += f" and {len(matching) - 4} more"
+        names = listed([f"`{root.name}`" for root in matching], 4)
         raise WrongUsage(f"`{name}` is ambiguous: {names}", "write more of the name")
     return matching[0].absolute()
 

@@ -17,8 +17,8 @@ RESERVED_ERROR: Final = 0.06
 """How far off a rehearsal may be, by docs/accuracy.md: in the same generation, no run's tensors took less by
 more than that, and the mean error of processes is less."""
 CPU_ERROR: Final = 0.12
-"""How much more host memory ranks on a CPU may take: of thirteen measured jobs, one took 10.2 % more, the others
-less. Gloo copies what it reduces, and freed blocks of less than 32 MiB stay with the process."""
+"""How much more host memory ranks on a CPU may take: of thirteen measured jobs, none took over 10.2 % more.
+Gloo copies what it reduces, and freed blocks of less than 32 MiB stay with the process."""
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ COMMANDS: dict[str, list[str | Path]] = {
     "zlaunch config validate": [BIN / "zlaunch", "config", "validate", CONFIG],
     "zlaunch config schema": [BIN / "zlaunch", "config", "schema"],
     "zlaunch runs list": [BIN / "zlaunch", "runs", "list"],
+    "zlaunch doctor": [BIN / "zlaunch", "doctor"],
     "torchrun --help": [BIN / "torchrun", "--help"],
     "accelerate launch --help": [BIN / "accelerate", "launch", "--help"],
     "deepspeed --help": [BIN / "deepspeed", "--help"],

@@ -210,16 +210,16 @@ def shell_word(word: str) -> str:
     return "$'" + _BYTE.sub(lambda byte: f"\\x{ord(byte[0]) - 0xDC00:02x}", escaped) + "'"
 
 
-def command_lines(words: Sequence[str], indent: str = "  ") -> list[str]:
+def command_lines(words: Sequence[str]) -> list[str]:
     """Write a command; on a terminal, in lines that a shell reads as one."""
     if not sys.stdout.isatty():
-        return [indent + shell_line(words)]
-    lines, room = [""], width() - len(indent) - len(" \\")
+        return [f"  {shell_line(words)}"]
+    lines, room = [""], width() - len("  ") - len(" \\")
     for word in map(shell_word, words):
         if lines[-1] and len(lines[-1]) + len(word) >= room:
             lines.append("")
         lines[-1] = f"{lines[-1]} {word}".lstrip()
-    return [f"{indent}{line} \\" for line in lines[:-1]] + [indent + lines[-1]]
+    return [f"  {line} \\" for line in lines[:-1]] + [f"  {lines[-1]}"]
 
 
 def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:

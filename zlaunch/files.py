@@ -117,14 +117,14 @@ def print_line(text: str) -> None:
         os.write(1, f"{text}\n".encode("utf-8", "replace"))
 
 
-def start_of_lines(file: Path, count: int, longest: int = LONGEST_LINE_BYTES) -> int:
-    """Where the last lines of a file begin, in bytes; within a line that is longer than `longest`.
+def start_of_lines(file: Path, count: int) -> int:
+    """Where the last lines of a file begin, in bytes; within a line that is longer than 1 MiB.
 
     Only one block is held at a time, and only the lines themselves are read. Raises OSError.
     """
     with open_regular(file) as log:
         size = start = offset = log.seek(0, os.SEEK_END)
-        while count > 0 and offset > 0 and start - offset <= longest:
+        while count > 0 and offset > 0 and start - offset <= LONGEST_LINE_BYTES:
             end, offset = offset, max(0, offset - BLOCK_BYTES)
             log.seek(offset)
             block = log.read(end - offset)
@@ -132,7 +132,7 @@ def start_of_lines(file: Path, count: int, longest: int = LONGEST_LINE_BYTES) ->
             while count > 0 and (line_break := block.rfind(b"\n", 0, line_break)) >= 0:
                 start, count = offset + line_break + 1, count - 1
     if count > 0:
-        return max(offset, start - longest)
+        return max(offset, start - LONGEST_LINE_BYTES)
     return start
 
 

@@ -87,6 +87,7 @@ class Defect:
         return f"{self.remedy}; see {self.links[0]}"
 
 
+@functools.cache
 def numbers(version: str) -> tuple[int, ...]:
     """Return the numbers of a release, without what follows them: `0.18.2+cu12` is (0, 18, 2)."""
     release = re.match(r"\d+(\.\d+)*", version)

@@ -16,6 +16,9 @@ ALLOCATED_ERROR: Final = 0.06
 RESERVED_ERROR: Final = 0.06
 """How far off a rehearsal may be, by docs/accuracy.md: in the same generation, no run's tensors took less by
 more than that, and the mean error of processes is less."""
+CPU_ERROR: Final = 0.12
+"""How much more host memory ranks on a CPU may take: of thirteen measured jobs, none took over 10.2 % more.
+Gloo copies what it reduces, and freed blocks of less than 32 MiB stay with the process."""
 
 
 @dataclass(frozen=True)
@@ -172,12 +175,14 @@ def _on_the_gpu(forecast: Forecast, need: MemoryNeed, cluster: Cluster) -> Itera
 def _on_the_host(forecast: Forecast, need: MemoryNeed, cluster: Cluster) -> Iterator[FitResult]:
     if cluster.host_bytes is None:
         return
-    has = f"{memory(need.host)} of host memory; the host has {memory(cluster.host_bytes)}"
+    takes, has = memory(need.host), f"of host memory; the host has {memory(cluster.host_bytes)}"
     least, most = forecast.bounds(need.host)
+    if not forecast.on_gpu:
+        most = max(most, int(need.host * (1 + CPU_ERROR)))
     if least > cluster.host_bytes:
-        yield FitResult(Fit.NO, (has,))
+        yield FitResult(Fit.NO, (f"{takes} {has}",))
     elif most > cluster.host_bytes:
-        yield FitResult(Fit.TIGHT, (has,))
+        yield FitResult(Fit.TIGHT, (f"{takes}, perhaps {memory(most)}, {has}",))
 
 
 def _on_one_host(forecast: Forecast, pools: Sequence[str], ranks: int) -> int:

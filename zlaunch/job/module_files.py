@@ -9,8 +9,11 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from zlaunch.errors import InputMissing
+from zlaunch.units import listed
 
 _MAIN = "__main__"
+MOST_SHOWN = 5
+"""Modules that a hint names."""
 
 
 def find_module(name: str, environ: Mapping[str, str]) -> Path:
@@ -80,7 +83,7 @@ def _main_of(name: str, path: Sequence[str]) -> Path:
         return _source_file(name, main)
     hint = None
     if inner := [module for module in _modules_in(path) if module != "__init__"]:
-        hint = f"write `-m {name}.NAME`; it has {_enumeration(inner)}"
+        hint = f"write `-m {name}.NAME`; it has {_listed(inner)}"
     raise InputMissing(f"`-m {name}`: {name} is a package without a `{_MAIN}`", hint)
 
 
@@ -112,7 +115,7 @@ def _not_found(name: str, part: str, outer: ModuleSpec | None, path: list[str]) 
         where = f"{outer.name} has no `{part}`"
         hint = f"{outer.name} is a module, not a package"
         if names:
-            hint = f"it has {_enumeration(names)}"
+            hint = f"it has {_listed(names)}"
     if is_there:
         hint = f"did you mean `-m {similar}`?"
     return InputMissing(f"there is no module `{name}`: {where}", hint)
@@ -144,8 +147,5 @@ def _modules_in(path: Iterable[str]) -> list[str]:
     return sorted({module.name for module in pkgutil.iter_modules([*path])})
 
 
-def _enumeration(names: Sequence[str], most: int = 5) -> str:
-    parts = [f"`{name}`" for name in names[:most]]
-    if len(names) > most:
-        parts.append(f"and {len(names) - most} more")
-    return ", ".join(parts)
+def _listed(names: Sequence[str]) -> str:
+    return listed([f"`{name}`" for name in names], MOST_SHOWN)

@@ -1,7 +1,7 @@
 """Plan a job: decide everything it will do."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,7 +61,8 @@ def make_plan(facts: JobFacts) -> LaunchPlan:
 def _plan(facts: JobFacts) -> LaunchPlan:
     job, script, topology = facts.job, facts.script, facts.topology
     args, findings = facts.read_args()
-    fsdp = [*_fsdp(job, script)] or [*_fsdp_without_gpu(facts)]
+    asked = asked_variables(job.env, facts.environ, job.places)
+    fsdp = [*_fsdp(job, script)] or [*_fsdp_without_gpu(facts, asked)]
     refuse_fatal(fsdp)
     findings += [
         *_absent(facts),
@@ -97,7 +98,7 @@ def _plan(facts: JobFacts) -> LaunchPlan:
         environment={
             **facts.deepspeed_env,
             **job_environment(facts.machine, topology, facts.environ, variables, facts.python),
-            **asked_variables(job.env, facts.environ, job.places),
+            **asked,
         },
         ops=_ops(facts, config),
         precision=config.precision,
@@ -369,7 +370,7 @@ def _fsdp(job: JobSpec, script: Script) -> Iterator[Finding]:
         )
 
 
-def _fsdp_without_gpu(facts: JobFacts) -> Iterator[Finding]:
+def _fsdp_without_gpu(facts: JobFacts, asked: Mapping[str, Variable]) -> Iterator[Finding]:
     """Find FSDP on the command line of a Trainer that has no GPU, where accelerate has DDP at most."""
     script, argument = facts.script, facts.job.args.fsdp
     if script.without_deepspeed != FSDP or argument is None or facts.job.args.value("fsdp_config"):
@@ -377,8 +378,7 @@ def _fsdp_without_gpu(facts: JobFacts) -> Iterator[Finding]:
     if facts.machine.accelerator != "cpu" or facts.machine.gpus:
         return
     hint = f"leave out `{argument}` to train with DeepSpeed"
-    variables = {*facts.environ, *asked_variables(facts.job.env, facts.environ, facts.job.places)}
-    asks_for_cpu = facts.trainer_flags.is_on("use_cpu") or "ACCELERATE_USE_CPU" in variables
+    asks_for_cpu = facts.trainer_flags.is_on("use_cpu") or "ACCELERATE_USE_CPU" in {*facts.environ, *asked}
     is_certain = script.is_sure and "Trainer(" in script.source and not asks_for_cpu
     if not is_certain or is_before(facts.stack.versions.get("accelerate"), "1.13"):
         message = "accelerate uses FSDP on GPUs only: on this CPU, ranks fail, or train with DDP"

@@ -357,7 +357,7 @@ def loss_of(heartbeat: HeartbeatRecord) -> float | None:
     """Return the loss of the last step, or what was logged later, which may be a mean of several steps."""
     if heartbeat.get("loss_step", 0) > heartbeat.get("seen_loss_step", 0):
         return heartbeat.get("loss")
-    return heartbeat.get("step_loss", heartbeat.get("loss"))
+    return loss_of_step(heartbeat)
 
 
 class GpuSample(TypedDict, total=False):
@@ -525,6 +525,11 @@ class StepRecord(TypedDict, total=False):
     """Tokens of this rank since the start."""
     phases: dict[str, Finite]
     """Seconds in each phase since the last line that has them."""
+
+
+def loss_of_step(line: StepRecord | HeartbeatRecord) -> float | None:
+    """Return the loss that the engine was given, or else the one that was logged: a Trainer logs no NaN."""
+    return line.get("step_loss", line.get("loss"))
 
 
 class VerdictRecord(TypedDict, total=False):

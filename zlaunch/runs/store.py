@@ -10,6 +10,7 @@ from zlaunch.rundir.read import read_record
 from zlaunch.rundir.record import SecretsRecord, StartRecord
 from zlaunch.runs.run import Run
 from zlaunch.secrets import Fingerprints, remember_fingerprints
+from zlaunch.units import listed
 
 LATEST_RUN = "latest"
 
@@ -39,6 +40,11 @@ def find_run(name: str, directory: Path | None) -> Path:
     return root
 
 
+def open_run(name: str, directory: Path | None) -> Run:
+    """Find a run as `find_run` does, and judge it as it is now."""
+    return load_run(_find(name, directory))
+
+
 def _hide_secrets(root: Path) -> None:
     known = read_record(RunDir(root).secrets, SecretsRecord)
     with contextlib.suppress(ValueError):  # of a damaged record
@@ -63,9 +69,7 @@ def _find(name: str, directory: Path | None) -> Path:
         what = "no run" if name == LATEST_RUN else f"no run `{name}`"
         raise InputMissing(f"there is {what} in `{folder}`", "see `zlaunch runs list`, or name `--runs-dir`")
     if len(matching) > 1:
-        names = ", ".join(f"`{root.name}`" for root in matching[:4])
-        if len(matching) > 4:
-            names += f" and {len(matching) - 4} more"
+        names = listed([f"`{root.name}`" for root in matching], 4)
         raise WrongUsage(f"`{name}` is ambiguous: {names}", "write more of the name")
     return matching[0].absolute()
 

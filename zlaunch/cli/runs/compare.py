@@ -15,7 +15,7 @@ from zlaunch.cli.views.run_comparison import RunComparison, compare_runs, compar
 from zlaunch.cli.views.run_page import page
 from zlaunch.errors import WrongUsage
 from zlaunch.files import shown
-from zlaunch.runs.store import find_run, load_run
+from zlaunch.runs.store import open_run
 
 
 def compare(
@@ -33,7 +33,7 @@ def compare(
     """
     if as_json and html is not None:
         raise WrongUsage("`--json` prints data, and `--html` writes a page", "keep one of them")
-    runs = [load_run(find_run(name, runs_dir)) for name in (first, second)]
+    runs = [open_run(name, runs_dir) for name in (first, second)]
     if html is not None:
         names = " and ".join(run.id for run in runs)
         write_page(html, page(names, comparison_data(runs[0], runs[1])))

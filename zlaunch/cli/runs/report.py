@@ -17,7 +17,7 @@ from zlaunch.files import check_new, shown, write_whole
 from zlaunch.rundir.layout import RunDir
 from zlaunch.runs.history import RunHistory
 from zlaunch.runs.run import Run
-from zlaunch.runs.store import find_run, load_run
+from zlaunch.runs.store import open_run
 
 Html = Annotated[
     str | None,
@@ -45,13 +45,13 @@ def report(
     """
     if as_json and html is not None:
         raise WrongUsage("`--json` prints data, and `--html` writes a page", "keep one of them")
-    root = find_run(run, runs_dir)
+    chosen = open_run(run, runs_dir)
     if bundle is not None:
         if html is not None or as_json:
             raise WrongUsage("`--bundle` has the page and the data in it", "leave out the other option")
-        _write_bundle(bundle, load_run(root))
+        _write_bundle(bundle, chosen)
         return
-    chosen, history = load_run(root), RunHistory(root)
+    history = RunHistory(chosen.root)
     history.update()
     data = page_data(chosen, history)
     if as_json:
@@ -61,7 +61,7 @@ def report(
     if html == "-":
         console.data(text)
         return
-    file = RunDir(root).report if html is None else Path(html)
+    file = RunDir(chosen.root).report if html is None else Path(html)
     write_page(file, text)
     console.data(shown(file.absolute()))
 

@@ -17,7 +17,7 @@ from zlaunch.launch.rerun import Change, prepare_rerun, restore_environment, wha
 from zlaunch.launch.run import run as launch
 from zlaunch.rundir.record import Lineage
 from zlaunch.runs.run import Run, State
-from zlaunch.runs.store import find_run, load_run
+from zlaunch.runs.store import open_run
 
 
 def rerun(
@@ -38,7 +38,7 @@ def rerun(
     With --json, the last line of the output is an object about the new run; with --dry-run, the output
     is the plan.
     """
-    repeated = load_run(find_run(run, runs_dir))
+    repeated = open_run(run, runs_dir)
     _check_repeatable(repeated, force)
     files, run_dir = repeated, None if run_dir is None else run_dir.absolute()
     variables = restore_environment(files.job)

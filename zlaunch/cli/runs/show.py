@@ -14,14 +14,14 @@ from zlaunch.resume.saved_by_run import saved_by_run
 from zlaunch.runs.accuracy import accuracy_file, forecast_errors, read_accuracy
 from zlaunch.runs.memory import MemoryComparison, compare_with_forecast
 from zlaunch.runs.run import Run
-from zlaunch.runs.store import find_run, load_run
+from zlaunch.runs.store import open_run
 from zlaunch.runs.what_ran import differences, unused
 from zlaunch.units import signed_percent
 
 
 def show(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
     """Show everything about a run, including its memory."""
-    chosen = load_run(find_run(run, runs_dir))
+    chosen = open_run(run, runs_dir)
     if as_json:
         console.data(to_json(run_members(chosen)))
         return

@@ -14,7 +14,7 @@ from zlaunch.errors import InputMissing, Unavailable
 from zlaunch.job.spec import SAVE_SECONDS as SAVE_WITHIN
 from zlaunch.runs.run import State
 from zlaunch.runs.stop import save_run, stop_run, wait_until_over
-from zlaunch.runs.store import find_run, load_run
+from zlaunch.runs.store import open_run
 
 WAIT_SECONDS = 12.0
 """A job has 8 s to end; cleaning up after its ranks takes a little longer."""
@@ -37,20 +37,19 @@ def stop(
     A second `stop` kills a run that is still ending. With --save, the run ends after a checkpoint of one of
     its next steps, and `zlaunch train --resume` resumes from there.
     """
-    root = find_run(run, runs_dir)
-    chosen = load_run(root)
+    chosen = open_run(run, runs_dir)
     if chosen.state is State.BROKEN:
-        raise InputMissing(f"{os.path.relpath(root)} holds no run to stop: {chosen.cause}")
+        raise InputMissing(f"{os.path.relpath(chosen.root)} holds no run to stop: {chosen.cause}")
     was_running, seconds = not chosen.state.is_over, SAVE_SECONDS if save else WAIT_SECONDS
     if was_running:
         who = save_run(chosen) if save else stop_run(chosen)
         console.say(f"asked {who} to {'save and stop' if save else 'stop'}")
-        chosen = wait_until_over(root, seconds)
+        chosen = wait_until_over(chosen.root, seconds)
     if as_json:
         console.data(to_json({**members(chosen), "was_running": was_running}))
     if not chosen.state.is_over:
-        raise Unavailable(f"{root.name} is still running {seconds:.0f} s after the request to stop")
+        raise Unavailable(f"{chosen.id} is still running {seconds:.0f} s after the request to stop")
     if not as_json:
         if not was_running:
-            console.say(f"{root.name} has already ended")
+            console.say(f"{chosen.id} has already ended")
         console.data(*explained(chosen))

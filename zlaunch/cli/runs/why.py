@@ -11,7 +11,7 @@ from zlaunch.diagnosis.render import loss_lines, verdict_lines
 from zlaunch.diagnosis.speed import SpeedLoss
 from zlaunch.resume.saved_by_run import saved_by_run
 from zlaunch.runs.run import Run
-from zlaunch.runs.store import find_run, load_run
+from zlaunch.runs.store import open_run
 from zlaunch.runs.why import headline, verdict_of
 
 MOST_LOSSES: Final = 2
@@ -19,7 +19,7 @@ MOST_LOSSES: Final = 2
 
 def why(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
     """Explain how a run ended, and what limited its speed."""
-    chosen = load_run(find_run(run, runs_dir))
+    chosen = open_run(run, runs_dir)
     if as_json:
         members_of = {**members(chosen), "verdict": verdict_of(chosen), "stall": chosen.stall}
         console.data(to_json({**members_of, "speed": _losses(chosen)}))

@@ -9,7 +9,7 @@ from zlaunch.cli.views.run import steps
 from zlaunch.cli.views.run_facts import facts
 from zlaunch.config.diff import Difference, compare
 from zlaunch.frozen import dataclass
-from zlaunch.rundir.record import HeartbeatRecord, StepRecord
+from zlaunch.rundir.record import HeartbeatRecord, StepRecord, loss_of_step
 from zlaunch.runs.history import RunHistory
 from zlaunch.runs.memory import compare_with_forecast
 from zlaunch.runs.report import Seen, steps_since
@@ -71,7 +71,7 @@ def _at_one_step(first: Run, second: Run, histories: tuple[RunHistory, RunHistor
 def _loss_at(step: int, lines: Sequence[StepRecord]) -> str:
     """Write the loss of a step, as the engine was given it or as it was logged; empty if it is not known."""
     for line in reversed(lines):  # a step that was repeated counts as it was in the end
-        loss = line.get("step_loss", line.get("loss"))
+        loss = loss_of_step(line)
         if line.get("step") == step and loss is not None:
             return loss_number(loss)
     return ""

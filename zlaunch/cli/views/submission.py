@@ -8,7 +8,7 @@ from zlaunch.cli.runs.why import explained
 from zlaunch.errors import Unavailable, ZlaunchError
 from zlaunch.launch.scheduler import JobStatus, SubmitRequest
 from zlaunch.launch.submit import SubmitReporter
-from zlaunch.runs.store import find_run, load_run
+from zlaunch.runs.store import open_run
 
 
 class SubmitView(SubmitReporter):
@@ -66,7 +66,7 @@ class SubmitView(SubmitReporter):
 
     def _verdict(self, root: str) -> None:
         try:
-            console.say(*explained(load_run(find_run(root, None)), sys.stderr))
+            console.say(*explained(open_run(root, None), sys.stderr))
         except ZlaunchError as error:
             self._say(error.message)
 

@@ -7,6 +7,7 @@ from zlaunch.errors import Finding, Severity
 from zlaunch.hosts.machine.interpreter import Interpreter
 from zlaunch.hosts.machine.transformers_source import CHOICES
 from zlaunch.job.trainer_args import TrainerArgs
+from zlaunch.units import listed
 
 _BY_PACKAGE: Mapping[str, tuple[str, ...]] = {
     "bitsandbytes": (
@@ -50,9 +51,7 @@ def unknown_choices(args: TrainerArgs, python: Interpreter) -> Iterator[Finding]
         name, known = str(args[argument].value), choices_in(python)
         if not known or name in known:
             continue
-        hint = f"it knows {', '.join(known[:_SHOWN])}"
-        if len(known) > _SHOWN:
-            hint += f" and {len(known) - _SHOWN} more"
+        hint = f"it knows {listed(known, _SHOWN)}"
         if similar := get_close_matches(name, known, 1):
             hint = f"did you mean `--{argument} {similar[0]}`?"
         yield Finding(

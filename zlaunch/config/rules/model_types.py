@@ -25,6 +25,8 @@ _SWITCH = ModelConfig({"model_type": "switch_transformers"}, "{}", "config.json"
 
 def needed_leaves(known: ModelType, release: Release | None) -> tuple[str, ...]:
     """List the blocks of separate experts that DeepSpeed does not gather as a whole by default."""
+    if not known.separate:
+        return ()
     defaults: tuple[str, ...] = ()
     if (release or NEWEST).knows(LEAF_CLASSES):
         defaults = DEFAULT_LEAVES

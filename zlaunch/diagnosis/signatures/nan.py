@@ -9,7 +9,7 @@ from zlaunch.diagnosis.advice import setting
 from zlaunch.diagnosis.case import Case, Reading
 from zlaunch.diagnosis.evidence import RankEvidence
 from zlaunch.diagnosis.signature import quotes, signature
-from zlaunch.rundir.record import HeartbeatRecord
+from zlaunch.rundir.record import HeartbeatRecord, loss_of_step
 from zlaunch.units import plural
 
 
@@ -57,7 +57,8 @@ def loss_not_a_number(case: Case) -> Reading | None:
     if not _is_fp16(case):
         watched.append("grad_norm")
     numbers = _numbers(rank)
-    numbers["loss"] = numbers.get("step_loss", numbers.get("loss", 0.0))  # a Trainer's logs leave NaN out
+    if rank is not None and (loss := loss_of_step(rank.heartbeat)) is not None:
+        numbers["loss"] = loss
     lost = next((name for name in watched if not math.isfinite(numbers.get(name, 0.0))), None)
     is_ended = case.evidence.is_diverged
     if rank is None or lost is None:

@@ -3,7 +3,7 @@
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from shutil import which
@@ -57,12 +57,7 @@ def asking(host: Host, question: Question, reach: Reach) -> list[str]:
     return own_program(host, PROGRAM, question.to_json())
 
 
-def ask_hosts(
-    hosts: Sequence[Host],
-    question: Question,
-    reach: Reach = Reach.SSH,
-    waiting: Callable[[list[str]], None] = lambda _: None,
-) -> dict[str, MachineFacts]:
+def ask_hosts(hosts: Sequence[Host], question: Question, reach: Reach = Reach.SSH) -> dict[str, MachineFacts]:
     """Return the facts of all hosts by name, except for this machine under any of its names.
 
     Raises Unavailable with all hosts that do not tell them, and why.
@@ -73,7 +68,7 @@ def ask_hosts(
     commands = {name: asking_command(host, question, reach) for name, host in others.items()}
     seconds = CONNECT_SECONDS + ANSWER_SECONDS
     with conversations(commands, seconds) as talks:
-        talks.wait_for(1, seconds, waiting=waiting)
+        talks.wait_for(1, seconds)
         answers = {talk.name: _of_use(answer_of(talk, others[talk.name], reach)) for talk in talks.all}
     if missing := {name: answer for name, answer in answers.items() if isinstance(answer, NoAnswer)}:
         raise _unavailable(missing)

@@ -16,7 +16,7 @@ PACKAGE = ROOT / "zlaunch"
 MODULES = sorted(file for file in PACKAGE.rglob("*.py") if file.relative_to(PACKAGE).parts[0] != "recipes")
 FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "manager"}
 HEAVY = ("torch", "transformers", "accelerate", "datasets", "deepspeed", "huggingface_hub", "numpy", "rich")
-MOST_INNER_IMPORTS = 56
+MOST_INNER_IMPORTS = 57
 SLOW = ("psutil", "pynvml", "dataclasses", "inspect", "socket", "shutil", "pydantic")
 
 

@@ -255,8 +255,8 @@ class _Program:
                 self._unread += chunk
 
     def end(self) -> None:
-        """Wait for its end; kill it if it is still rehearsing."""
-        if self._num_answered < self._num_asked:
+        """Wait for its end; kill it if it is still rehearsing, or importing for questions that never came."""
+        if self._num_answered < self._num_asked or self._num_asked == 0:
             self._process.kill()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None

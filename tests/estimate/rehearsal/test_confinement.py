@@ -49,6 +49,7 @@ nvcc -V 2>&1
 python3.11 --version
 python3 -m pip list --format=freeze
 which gcc && uname -a
+command -v git
 hostname -I
 dpkg -l libaio-dev
 ffmpeg -i pipe:0 -ac 1 -f f32le pipe:1
@@ -73,6 +74,7 @@ echo $(rm b)
 echo `rm b`
 ls | xargs rm
 (rm b)
+command rm b
 ls & rm b
 FOO=1 rm b
 date -s 12:00

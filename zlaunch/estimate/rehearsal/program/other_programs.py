@@ -13,7 +13,7 @@ _VERSION: Final = r"-{0,2}version|-[vVh]|--help|-v?dump\S+( -v?dump\S+)*|-print-
 """Arguments with which any program only tells."""
 _TELL: Final = frozenset(
     (
-        *("arch", "basename", "cat", "clear", "cmp", "command", "cut", "df", "diff"),
+        *("arch", "basename", "cat", "clear", "cmp", "cut", "df", "diff"),
         *("dirname", "du", "echo", "egrep", "expr", "false", "fc-list", "fc-match", "ffprobe"),
         *("fgrep", "file", "free", "getconf", "grep", "groups", "head", "ibstat", "ibv_devinfo"),
         *("id", "ldd", "locale", "ls", "lsb_release", "lscpu", "lsmod", "lspci", "md5sum"),
@@ -26,6 +26,7 @@ _TELL: Final = frozenset(
 """Programs that only tell, whatever their arguments are."""
 _WORD: Final = r"('[^']*'|\S+)"
 _TELL_WITH: Final[Mapping[str, str]] = {
+    "command": "-[vV] .*",
     "conda": "(env )?list.*|info.*",
     "date": r"(-u ?|--utc ?)?('?\+.*)?",
     "dnf": "list .*",

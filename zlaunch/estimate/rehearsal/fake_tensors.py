@@ -91,7 +91,9 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
         self._is_tracing = False
         self._host_pool = "pageable"
         self._is_empty = False
+        """Whether `aten.empty` makes the next storage that is logged, so that nothing has written it."""
         self._untouched: dict[int, Block] = {}
+        """Storage, by identity → its block, of those of which something was not written yet."""
         self.traffic = TrafficCounter()
         self.genuine_error: Exception | None = None
         """The last error of an operator that real tensors raise, too."""

@@ -307,7 +307,5 @@ def speed_of(workload: Workload, cluster: Cluster, forecast: Forecast) -> Speed 
         return None
     with suppress(Refused):
         machine = DeviceSpeed(gpu, cluster.network, cluster.measured)
-        return step_speed(
-            workload, machine, forecast.flops, forecast.collectives, trained=forecast.trainable
-        )
+        return step_speed(workload, machine, forecast.flops, forecast.collectives, trained=forecast.trainable)
     return None

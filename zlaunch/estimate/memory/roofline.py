@@ -178,8 +178,8 @@ def step_speed(
 ) -> Speed:
     """Compute communication and time of a step with `flops` operations per rank.
 
-    `counted` are the collectives of a rehearsal, and `trained` are the elements that it found to be trained: a
-    program may freeze parameters. Raise Refused if config.json has no sizes.
+    `counted` are the collectives of a rehearsal, and `trained` are the elements that it found to be trained,
+    because a program may freeze parameters. Raise Refused if config.json has no sizes.
     """
     job = read_job(workload)
     if trained is not None and trained < job.weights.total:

@@ -12,7 +12,12 @@ ASKED = ["/bin/zlaunch", "train", "--profile", "10-12@0,1", "train.py", "--", "-
 
 
 def run(
-    root: Path, began: int, recorded: tuple[int, int] | None = None, asked: list[str] = ASKED, **more: int
+    root: Path,
+    began: int,
+    recorded: tuple[int, int] | None = None,
+    asked: list[str] = ASKED,
+    reached: int = 0,
+    **more: int,
 ) -> RunFiles:
     (root / "ranks").mkdir()
     if recorded is not None:
@@ -20,7 +25,7 @@ def run(
         (root / "ranks" / "rank-0.operations.json").write_text(json.dumps(record))
     profile = {"first": 10, "last": 12, "ranks": [0, 1], "with_nsys": False}
     job = {"profile": profile, "asked": asked}
-    return RunFiles(root).holding(job=job, heartbeats={0: {"first_step": began}})
+    return RunFiles(root).holding(job=job, heartbeats={0: {"first_step": began, "step": reached}})
 
 
 @pytest.mark.parametrize("began", [12, 20])
@@ -51,3 +56,15 @@ def test_nothing_is_said_of_a_whole_profile(tmp_path: Path) -> None:
 def test_a_profile_of_steps_that_did_not_end_says_how_many_are_whole(tmp_path: Path) -> None:
     note = profile_note(run(tmp_path, 0, recorded=(10, 10), whole_steps=0))
     assert note == "the profile has 0 whole steps of steps 10 to 12: the script ended before step 10 did"
+
+
+def test_a_run_that_did_not_reach_the_steps_says_how_far_it_came(tmp_path: Path) -> None:
+    note = profile_note(run(tmp_path, 0, reached=4))
+    assert note == "no profile was written: the last step that the run reported is 4, before step 10"
+
+
+def test_a_run_that_may_have_been_in_the_steps_is_not_said_to_have_ended_before_them(tmp_path: Path) -> None:
+    note = profile_note(run(tmp_path, 0, reached=9))
+    assert note == (
+        "no profile was written: the last step that the run reported is 9, and the rank ended without writing one"
+    )

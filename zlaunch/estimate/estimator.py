@@ -157,7 +157,8 @@ class Estimator(AbstractContextManager["Estimator"]):
     def revise(self, estimate: Estimate, forecast: Forecast) -> Estimate:
         """Estimate the same job from another forecast."""
         speed = estimate.speed
-        if forecast.flops != estimate.forecast.flops:  # nothing else of a forecast decides the speed
+        before, after = ((one.flops, one.trainable) for one in (estimate.forecast, forecast))
+        if before != after:  # nothing else of a forecast decides the speed
             speed = speed_of(estimate.workload, estimate.query.cluster, forecast)
             if speed is not None and estimate.speed is not None:
                 roofline = speed.roofline.corrected(estimate.speed.roofline.correction)
@@ -306,5 +307,5 @@ def speed_of(workload: Workload, cluster: Cluster, forecast: Forecast) -> Speed 
         return None
     with suppress(Refused):
         machine = DeviceSpeed(gpu, cluster.network, cluster.measured)
-        return step_speed(workload, machine, forecast.flops, forecast.collectives)
+        return step_speed(workload, machine, forecast.flops, forecast.collectives, trained=forecast.trainable)
     return None

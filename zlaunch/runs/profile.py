@@ -40,8 +40,16 @@ def profile_note(run: RunFiles) -> str | None:
         return None
     if first is None:
         return "nsys wrote no report: `zlaunch runs logs` shows what it printed"
-    why = "no profile was written: the run did not reach its steps, or was killed in them"
-    return done_before(run) or why
+    return done_before(run) or _not_reached(run, first)
+
+
+def _not_reached(run: RunFiles, first: int) -> str:
+    """Say how far a run came that wrote no profile: a rank that was killed may have been in the steps."""
+    reached = max((beat.get("step", 0) for beat in run.heartbeats.values()), default=0)
+    why = "and the rank ended without writing one"
+    if reached + 1 < first:
+        why = f"before step {first}"
+    return f"no profile was written: the last step that the run reported is {reached}, {why}"
 
 
 def done_before(run: RunFiles) -> str | None:

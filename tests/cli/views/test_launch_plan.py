@@ -18,7 +18,7 @@ from zlaunch.hosts.cluster.topology import Host, Topology
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.recipes import default_recipe
 from zlaunch.job.script import ConfigInterface
-from zlaunch.job.spec import JobSpec
+from zlaunch.job.spec import JobSpec, Profile
 from zlaunch.launch.make_plan import make_plan
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.resume.save_plan import SavePlan
@@ -147,3 +147,10 @@ def test_hosts_with_the_same_devices_are_one_line() -> None:
 def test_a_plan_says_how_many_steps_a_job_takes() -> None:
     job = JobSpec(Path("train.py"), ScriptArgs.of(["--max_steps", "480"]))
     assert "steps   480" in list(plan_lines(make_plan(replace(INPUTS, job=job)), complete=False))
+
+
+@pytest.mark.parametrize(("first", "ends"), [(12, ""), (13, ": the job ends before, after 12 steps")])
+def test_a_plan_says_that_a_job_ends_before_the_steps_to_profile(first: int, ends: str) -> None:
+    job = JobSpec(Path("train.py"), ScriptArgs.of(["--max_steps", "12"]), profile=Profile(first, 15))
+    rows = " ".join(" ".join(plan_lines(make_plan(replace(INPUTS, job=job)), complete=False)).split())
+    assert f"steps {first} to 15 of rank 0, with torch's profiler{ends} run" in rows

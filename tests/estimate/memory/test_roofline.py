@@ -145,3 +145,18 @@ def test_twice_the_micro_batch_never_takes_twice_as_long(stage: int, micro_batch
         for size in (micro_batch, 2 * micro_batch)
     )
     assert one <= two <= 2 * one * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_gradients_of_parameters_that_a_rehearsal_found_frozen_are_not_sent(stage: int) -> None:
+    workload = job("llama-3-8b", stage, world_size=8)
+    speed = step_speed(workload, H100, 1e15, trained=1_000_000)
+    gradients = [found.nbytes for found in speed.traffic.collectives if found.of == "gradients"]
+    assert gradients == [2_000_000]
+
+
+def test_the_optimizer_steps_only_what_a_rehearsal_found_trained() -> None:
+    workload = job("llama-3-8b", 0)
+    whole = term(step_speed(workload, H100, 1e15).roofline, "optimizer")
+    half = term(step_speed(workload, H100, 1e15, trained=8_030_261_248 // 2).roofline, "optimizer")
+    assert half == pytest.approx(whole / 2)

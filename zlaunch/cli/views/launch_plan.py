@@ -85,6 +85,9 @@ def _observed(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
             what = f"{steps_text(profile.first, profile.last)} of {ranks}"
         if profile.with_nsys:
             tool = "Nsight Systems"
+        steps = total_steps(plan.training.script, plan.training.args)
+        if steps is not None and profile.first is not None and steps < profile.first:
+            tool += f": the job ends before, after {plural(steps, 'step')}"
         yield "profile", f"{what}, with {tool}"
 
 

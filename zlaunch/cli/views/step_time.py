@@ -15,7 +15,9 @@ from zlaunch.runs.step_time import StepTime
 from zlaunch.units import brief, plural, rate, steps_text
 
 MOST_OPERATIONS: Final = 10
-NAME_WIDTH: Final = 36
+NAME_WIDTH: Final = 52
+NAME_END: Final = 16
+"""How much of the end of a long name is shown."""
 LEAST_SHOWN: Final = 0.005
 """Share of a step below which a part has no row of its own."""
 
@@ -72,4 +74,6 @@ def profile_lines(run: Run) -> Iterator[str]:
 
 def _operation_row(row: OperationRecord) -> tuple[str, str, str]:
     name = "".join(character if character.isprintable() else " " for character in row.get("name", "?"))
-    return name[:NAME_WIDTH], rate(row.get("calls", 0)), brief(row.get("seconds", 0))
+    if len(name) > NAME_WIDTH:  # operations that begin alike may end in `_backward`
+        name = f"{name[: NAME_WIDTH - NAME_END - 1]}…{name[-NAME_END:]}"
+    return name, rate(row.get("calls", 0)), brief(row.get("seconds", 0))

@@ -169,13 +169,21 @@ class Speed:
 
 
 def step_speed(
-    workload: Workload, machine: DeviceSpeed, flops: float, counted: Sequence[CountedCollective] = ()
+    workload: Workload,
+    machine: DeviceSpeed,
+    flops: float,
+    counted: Sequence[CountedCollective] = (),
+    *,
+    trained: int | None = None,
 ) -> Speed:
     """Compute communication and time of a step with `flops` operations per rank.
 
-    `counted` are the collectives of a rehearsal. Raise Refused if config.json has no sizes.
+    `counted` are the collectives of a rehearsal, and `trained` are the elements that it found to be trained,
+    because a program may freeze parameters. Raise Refused if config.json has no sizes.
     """
     job = read_job(workload)
+    if trained is not None and trained < job.weights.total:
+        job = replace(job, weights=job.weights.with_trained(trained))
     traffic = communication(job, counted)
     return Speed(traffic, _roofline(job, traffic, machine, flops))
 

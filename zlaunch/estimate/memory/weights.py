@@ -47,6 +47,10 @@ class Weights:
         """The elements of the largest trained parameter."""
         return max(self.trained, default=0)
 
+    def with_trained(self, numel: int) -> "Weights":
+        """Return weights of which `numel` elements in one parameter are trained, and the rest are frozen."""
+        return Weights(self.parameters, (), ((numel,),), (), frozen=(self.parameters - numel,))
+
     def owned(self, share: int, rank: int) -> int:
         """Return the elements of all parameters that overlap a rank's partition of the flat parameters."""
         start, stop, position, owned = share * rank, share * (rank + 1), 0, 0

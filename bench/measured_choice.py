@@ -4,7 +4,8 @@
     python -m bench.measured_choice --autotuner [QUESTION…]    # with DeepSpeed's, which takes minutes more
 
 Two CPU ranks. The exhaustive measurement continues that of the choice, so both judge by the same runs.
-The autotuner gets one rank, more of which it cannot start on a CPU; it needs the package `tabulate`.
+The autotuner compares all stages, as zlaunch does, instead of the micro-batches of one stage, its default. It
+gets one rank, more of which it cannot start on a CPU, and needs the package `tabulate`.
 """
 
 import json
@@ -64,7 +65,8 @@ BATCHES: Final = {"sine": 4, "attention": 4}
 AUTOTUNED: Final = {
     "train_micro_batch_size_per_gpu": "auto",
     "optimizer": {"type": "AdamW", "params": {"lr": 0.001, "torch_adam": True}},
-    "autotuning": {"enabled": True, "fast": True, "start_profile_step": 2, "end_profile_step": 8},
+    "zero_optimization": {"stage": "all"},
+    "autotuning": {"enabled": True, "fast": False, "start_profile_step": 2, "end_profile_step": 8},
 }
 
 

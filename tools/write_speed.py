@@ -36,9 +36,9 @@ A hash of the run's id assigns it to the calibration set or the held-out set. Th
 After the held-out runs were inspected, one assumption was narrowed: a host with Hopper or later has at least
 400 Gb/s, not 100.
 
-A range is from the fastest to the slowest step that the speeds below allow; `slowest / fastest` is how wide it
-is. In the tables of runs, `8 x 2 x 2048 tokens` is the micro-batch, the micro-steps of a step, and the tokens of
-a sequence.
+A range is from the fastest to the slowest step that the speeds below allow; `slowest / fastest` is how wide
+it is. In the tables of runs, `8 x 2 x 2048 tokens` is the micro-batch, the micro-steps of a step, and the
+tokens of a sequence.
 """
 
 LIMITS = """

@@ -8,6 +8,7 @@ from tests.asking import Ask, MadeUp, answer, forecast, question
 from zlaunch.config.resolve.autos import MICRO
 from zlaunch.errors import Finding, Refused
 from zlaunch.estimate.candidates import Candidate, candidates
+from zlaunch.estimate.changes import BUCKET, SMALL_BUCKET, Options
 from zlaunch.estimate.effects import find_remedies
 from zlaunch.estimate.fit import Fit
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, is_fit
@@ -55,6 +56,13 @@ def _settings(one: EstimateQuery) -> tuple[int | None, str | None, bool, int]:
         one.training.activation_checkpointing,
         int(one.given.args["per_device_train_batch_size"].value),
     )
+
+
+def buckets(made: MadeUp) -> list[object]:
+    """List the buckets that were rehearsed of stages that reduce in buckets."""
+    return [
+        dict(one.job.overrides).get(BUCKET) for queries in made.rounds for one in queries if one.job.stage
+    ]
 
 
 def choice(found: SearchResult | NothingFits) -> Candidate:
@@ -106,6 +114,22 @@ def test_what_all_ranks_need_corrects_what_was_expected_of_the_neighbours() -> N
     made.truth = made_up(lambda *_: 2.0, 2.0)
     told._rehearse([0])
     assert told._expect(1).need.allocated == 2 * before
+
+
+def test_where_fitting_is_unlikely_the_smallest_bucket_is_rehearsed_first_and_refutes_the_larger() -> None:
+    made = MadeUp(made_up(lambda *_: 73.0, 0.0))
+    search(question(options=Options(activation_checkpointing=True)), 1, made)
+    assert len(buckets(made)) == len(available(question().job)) - 1
+    assert SMALL_BUCKET not in buckets(made)
+
+
+def test_a_smaller_bucket_that_saves_too_little_by_its_neighbour_is_not_rehearsed() -> None:
+    made = MadeUp(
+        made_up(lambda *_: 60.0, 0.0), made_up(lambda _, offloaded: 1.0 if offloaded else 75.0, 0.0)
+    )
+    one = choice(search(question(options=Options(activation_checkpointing=True)), 1, made))
+    assert str(one.strategy.options) == "--stage 2 --offload cpu"
+    assert set(buckets(made)) == {SMALL_BUCKET}
 
 
 @pytest.mark.parametrize("guess", [500.0, 1.0], ids=["without hope", "hoping in vain"])

@@ -16,7 +16,7 @@ from zlaunch.config.resolve.autos import ACCUMULATION, MICRO
 from zlaunch.config.resolve.compose import compose, to_json
 from zlaunch.dsconfig.batch import RankGroups
 from zlaunch.errors import Refused, Unavailable, WrongUsage
-from zlaunch.estimate.candidates import ELSEWHERE, PLAN, Candidate, candidates, distance
+from zlaunch.estimate.candidates import BUCKETED, ELSEWHERE, PLAN, Candidate, candidates, distance
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Fit
 from zlaunch.estimate.forecast import POOLS
@@ -54,8 +54,10 @@ NEAR: Final = 0.02
 up to the error of the closed form alone."""
 TRUSTED: Final = 3
 """After this many rehearsals, their error of the closed form is assumed for all candidates."""
-LEAST_CACHE, LIKELY_CACHE = 1.05, 1.1
-"""Reserved memory over tensors where no similar candidate was rehearsed: at least, and probably."""
+LIKELY_CACHE: Final = 1.1
+"""Reserved memory over tensors, probably, where it was not rehearsed with another bucket."""
+LEAST_CACHE: Final = 1.0
+"""The same at least."""
 
 
 @dataclass(frozen=True)
@@ -238,14 +240,15 @@ class _Search:
             most = MOST_MISSES
         if len(self.known) >= most:
             return {}
-        hopes = {number: self._expect(number) for number in self._open() if self._can_be_chosen(number)}
+        hopes = {number: self._expect(number) for number in self._open()}
         if best is None:
             return hopes
         return {number: hope for number, hope in hopes.items() if self._is_better(number, best, hope)}
 
     def _open(self) -> list[int]:
-        """List candidates that were not rehearsed and are not known to be too large."""
-        return [number for number in self.closed if number not in self.known and not self._is_refuted(number)]
+        """List candidates that were not rehearsed and may fit."""
+        left = [number for number in self.closed if number not in self.known and not self._is_refuted(number)]
+        return [number for number in left if self._can_be_chosen(number)]
 
     def _is_better(self, number: int, best: int, expected: Estimate) -> bool:
         """Whether a candidate is faster than the best, or as fast and changes less about the job."""
@@ -262,11 +265,12 @@ class _Search:
     def _round(self, hopes: Mapping[int, Estimate], best: int | None) -> list[int]:
         """Take the first that fits if the prediction is exact, and the first that fits within its error.
 
-        If none is likely to fit, take the closest. Once something fits, most others turn out not to, so one
-        of another strategy is rehearsed beside the first, on the other core.
+        If none is likely to fit, take the closest; of those equally close, the one with the smallest bucket,
+        because larger ones need not be rehearsed if it does not fit. Once something fits, most others turn
+        out not to, so one of another strategy is rehearsed beside the first, on the other core.
         """
         exactly = {number: self._supposing(number, 1.0, LIKELY_CACHE) for number in hopes}
-        closest = sorted(hopes, key=lambda number: hopes[number].need.reserved)
+        closest = sorted(hopes, key=lambda number: (hopes[number].need.reserved, self.listed[number].bucket))
         likely = list(dict.fromkeys([*_fitting(exactly)[:1], *_fitting(hopes)[:1]])) or closest[:1]
         if best is not None and len(likely) == 1:
             strategy = self.listed[likely[0]].strategy
@@ -274,9 +278,12 @@ class _Search:
         return likely
 
     def _can_be_chosen(self, number: int) -> bool:
-        """Whether a candidate may fit if it takes the least that is predicted."""
-        least = 1 / (1 + self._expect(number).forecast.error)
-        return _may_fit(self._supposing(number, least, LEAST_CACHE))
+        """Whether a candidate fits if it takes the least that is predicted.
+
+        If its strategy was not rehearsed, the prediction is less certain, and "too close to tell" is enough.
+        """
+        least = self._supposing(number, 1 / (1 + self._expect(number).forecast.error), LEAST_CACHE)
+        return is_fit(least) or (self._nearest(number)[0] >= ELSEWHERE and _may_fit(least))
 
     def _supposing(self, number: int, factor: float, cache: float) -> Estimate:
         """Estimate a candidate that takes `factor` times the prediction and reserves `cache` times that."""
@@ -284,7 +291,7 @@ class _Search:
         forecast = expected.forecast
         ratios: dict[str, float] = dict.fromkeys(POOLS, factor)
         reserved = forecast.peak("reserved")
-        if reserved and self._nearest(number)[0] >= ELSEWHERE:
+        if reserved and self._nearest(number)[0] > BUCKETED:
             ratios["reserved"] *= min(1.0, cache * forecast.peak("gpu") / reserved)
         return self.estimator.revise(expected, replace(forecast.scaled(ratios), error=0.0))
 

@@ -174,3 +174,9 @@ def test_a_config_of_another_program_is_no_ds_config(folder: Path, file: str, te
 def test_a_ds_config_with_a_key_of_another_program_stays_one(folder: Path) -> None:
     (folder / "ds.json").write_text('{"train_batch_size": 8, "base_model": "m"}')
     assert read_ds_config(Path("ds.json")).value["train_batch_size"] == 8
+
+
+def test_a_directory_without_scripts_is_told_where_there_are_some(folder: Path) -> None:
+    with pytest.raises(InputMissing) as error:
+        read_script(Path("pretrain.py"))
+    assert error.value.hint == "`zlaunch recipes list` shows programs to begin with"

@@ -1,6 +1,7 @@
 """Where a script reports its metrics, with modules that have what the record reads of the real ones."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -10,7 +11,7 @@ import pytest
 
 from zlaunch.cli.views.run import tracker_rows
 from zlaunch.worker.hook.program_record import ProgramRecorder
-from zlaunch.worker.hook.trackers import watch_tracker
+from zlaunch.worker.hook.trackers import turn_off, watch_tracker
 
 
 class Offline:
@@ -102,3 +103,26 @@ def test_each_tracker_is_shown_with_its_link_or_with_what_to_type() -> None:
         ("trackio", "https://t/p"),
         ("wandb", "offline; `wandb sync /w/offline-run-1` uploads it"),
     ]
+
+
+@pytest.mark.parametrize("mode", [{}, {"mode": "offline"}, {"mode": "online"}])
+def test_wandb_that_is_turned_off_starts_disabled_whatever_the_script_wants(
+    monkeypatch: pytest.MonkeyPatch, mode: dict[str, str]
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+
+    def init(project: str, mode: str | None = None) -> tuple[str, str]:
+        return project, mode or os.environ["WANDB_MODE"]
+
+    wandb = module("wandb", init=init, login=lambda: os.environ["WANDB_MODE"])
+    turn_off(wandb)
+    os.environ["WANDB_MODE"] = "offline"  # as scripts do
+    assert wandb.login() == "disabled"
+    os.environ["WANDB_MODE"] = "offline"
+    assert wandb.init("p", **mode) == ("p", "disabled")
+
+
+def test_a_package_of_that_name_without_its_functions_is_left_alone() -> None:
+    wandb = module("wandb")
+    turn_off(wandb)
+    assert not hasattr(wandb, "init")

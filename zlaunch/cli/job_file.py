@@ -331,11 +331,11 @@ class _Translation:
             texts.append((self._scalar(value, path), path))
         typed: set[str] = set()
         if key in _MERGED:
-            typed = {_name_of(key, text) for text in self.line.given.get(key) or ()}
+            typed = {_name_within(key, text) for text in self.line.given.get(key) or ()}
         words: list[str] = []
         for text, here in texts:
             self._convert(option, [text])
-            name = _name_of(key, text)
+            name = _name_within(key, text)
             if name not in typed:
                 words += [max(option.opts, key=len), text]
                 self.places[f"{key}.{name}"] = self._place(here)
@@ -509,7 +509,7 @@ def _is_in(key: str, sections: Sequence[str]) -> bool:
     return any(f"{key}.".startswith(f"{section}.") for section in sections)
 
 
-def _name_of(key: str, text: str) -> str:
+def _name_within(key: str, text: str) -> str:
     """Return the part of a value that may not occur twice: of a volume, where it is mounted."""
     if key == "volume":
         return text.partition(":")[2].rstrip("/")

@@ -76,6 +76,8 @@ def similar_scripts(path: Path) -> str | None:
         return f"did you mean `{path.with_name(close[0])}`?"
     if path.name == str(path) and (similar := similar_recipe(path.name)):
         return f"did you mean the recipe `{similar}`?"
+    if path.parent.is_dir() and not names:
+        return "`zlaunch recipes list` shows programs to begin with"
     return None
 
 

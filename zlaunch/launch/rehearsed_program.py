@@ -148,7 +148,7 @@ def estimate_of(plan: LaunchPlan, cluster: Cluster, result: RehearsedProgram, fo
     trained = next(engine for engine in result.engines if engine.steps)
     model = ModelConfig(result.model, json.dumps(result.model), f"{trained.model} of {name}")
     training = Training(
-        seq_len=Sourced(length or 1, Source.computed(_compared(result))),
+        seq_len=Sourced(length or 1, Source.computed(_which_batch(result))),
         uncounted=(*_undecided(result), *_uncounted(facts, result)),
         batch=_batch_words(result),
     )
@@ -223,7 +223,7 @@ def sequence_length(result: RehearsedProgram) -> int | None:
     return None
 
 
-def _compared(result: RehearsedProgram) -> str:
+def _which_batch(result: RehearsedProgram) -> str:
     if result.batches is None:
         return "no batches"
     if result.batches.read == 1:
@@ -241,4 +241,4 @@ def _batch_words(result: RehearsedProgram) -> str:
     shapes = [
         f"{' x '.join(map(str, shape)) or '1'} ({', '.join(names)})" for shape, names in grouped.items()
     ]
-    return f"{'; '.join(shapes)}: {_compared(result)}"
+    return f"{'; '.join(shapes)}: {_which_batch(result)}"

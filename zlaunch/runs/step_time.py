@@ -288,7 +288,7 @@ def _evidence(
         workers=whole(arguments.get("dataloader_num_workers")),
         threads=int(threads) if threads.isdecimal() else None,
         cores=run.environment.get("machine", {}).get("num_cores"),
-        room=_room(run),
+        room=_unused_memory(run),
         allocator_retries=max(retries, default=0),
         num_steps=max(steps, default=0),
     )
@@ -297,7 +297,7 @@ def _evidence(
     return replace(evidence, tokens=model.tokens, unsaved=model.unsaved)
 
 
-def _room(run: Run) -> int | None:
+def _unused_memory(run: Run) -> int | None:
     """Return the least memory of a device that was never used: of its GPU, or of the host of CPU ranks."""
     rooms = []
     for rank, sample in run.samples.items():

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 import tempfile
@@ -151,3 +152,75 @@ def test_no_way_to_start_a_program_is_open(way: str, confined: dict[str, tuple[s
     told, was_made = confined[way]
     assert not was_made
     assert told.splitlines()[0] in ("touch", Path(sys.executable).name)
+
+
+CHANGES = {
+    "deletes a link to a cache": ("os.remove('link')", "PermissionError"),
+    "renames a link to a cache": ("os.rename('link', 'other')", "PermissionError"),
+    "makes a link": ("os.symlink('kept', 'made'); os.symlink('kept', 'made')", ""),
+    "makes a link that is there": ("os.symlink('kept', 'link')", "FileExistsError"),
+    "makes a hard link and writes to it": (
+        "os.link('kept', 'made'); open('made', 'w').write('new'); print(open('made').read())",
+        "new",
+    ),
+    "renames a temporary file to a new one": (
+        "open(temporary, 'w').write('new'); os.replace(temporary, 'made'); print(open('made').read())",
+        "new",
+    ),
+    "renames a temporary file to an old one": (
+        "open(temporary, 'w').write('new'); os.replace(temporary, 'kept'); print(open('kept').read())",
+        "new",
+    ),
+    "deletes a temporary directory with a file of the same name": (
+        "os.mkdir(temporary); open(temporary + '/kept', 'w').close(); shutil.rmtree(temporary)",
+        "",
+    ),
+    "deletes a temporary directory with a file named like one that it wrote": (
+        (
+            "open('made', 'w').write('new'); os.mkdir(temporary); open(temporary + '/made', 'w').close();"
+            " shutil.rmtree(temporary); print(open('made').read())"
+        ),
+        "new",
+    ),
+    "renames a directory that it made": (
+        "os.mkdir('made'); os.rename('made', 'other'); os.rmdir('other')",
+        "",
+    ),
+}
+"""Ways to change the current directory → the code, and what the program says last."""
+
+CHANGING = """
+import os, shutil, sys, tempfile
+from pathlib import Path
+from zlaunch.estimate.rehearsal.program.confinement import Confinement
+
+tempfile.tempdir, code = sys.argv[1:]
+temporary = tempfile.tempdir + "/temporary"
+Confinement(Path(tempfile.mkdtemp())).install()
+exec(code)
+"""
+
+
+@pytest.mark.parametrize("way", CHANGES)
+def test_no_way_to_change_a_directory_is_open(way: str, tmp_path: Path) -> None:
+    code, says = CHANGES[way]
+    for name in ("work", "temporary", "cache"):
+        (tmp_path / name).mkdir()
+    work = tmp_path / "work"
+    (work / "kept").write_text("old")
+    (tmp_path / "cache" / "file").touch()
+    (work / "link").symlink_to(tmp_path / "cache" / "file")
+    done = subprocess.run(
+        [sys.executable, "-c", CHANGING, str(tmp_path / "temporary"), code],
+        cwd=work,
+        env={**os.environ, "HF_HOME": str(tmp_path / "cache")},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    last = "\n".join(["", *(done.stdout + done.stderr).splitlines()[-1:]]).strip()
+    assert last.partition(":")[0] == says
+    assert sorted(path.name for path in work.iterdir()) == ["kept", "link"]
+    assert (work / "kept").read_text() == "old"

@@ -33,6 +33,21 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "vocab_size": 500}
 
+
+class Head(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden, weight):
+        ctx.save_for_backward(hidden, weight)
+        return hidden @ weight.t()
+
+    @staticmethod
+    def backward(ctx, grad):
+        hidden, weight = ctx.saved_tensors
+        of_weight = torch.zeros(weight.shape, dtype=weight.dtype, device=weight.device)
+        of_weight += grad.flatten(0, 1).t() @ hidden.flatten(0, 1)
+        return grad @ weight, of_weight
+
+
 parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
 parser.add_argument("--student")
 args = parser.parse_args()
@@ -41,6 +56,7 @@ teacher = AutoModelForCausalLM.from_config(LlamaConfig(**SIZES, num_hidden_layer
 teacher.requires_grad_(False).eval()
 student = AutoModelForCausalLM.from_pretrained(args.student)
 student.model.embed_tokens.requires_grad_(False)
+student.lm_head.forward = lambda hidden: Head.apply(hidden, student.lm_head.weight)
 optimizer = torch.optim.AdamW([p for p in student.parameters() if p.requires_grad], lr=1e-3)
 engine, *_ = deepspeed.initialize(args=args, model=student, optimizer=optimizer)
 teacher.to(engine.device)
@@ -56,7 +72,10 @@ while True:
         engine.step()
         print(f"loss {loss.item():.3f}")
 """
-"""A loop of its own with the engine: a student, whose weights are in a file, learns from a frozen teacher."""
+"""A loop of its own with the engine: a student, whose weights are in a file, learns from a frozen teacher.
+
+Its head makes a gradient itself, as fused losses do.
+"""
 SHARING = """\
 import deepspeed
 import torch

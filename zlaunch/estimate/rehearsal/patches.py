@@ -15,6 +15,7 @@ from typing import Any
 import deepspeed
 import torch
 from deepspeed.accelerator import get_accelerator
+from torch._guards import active_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor
 
 from zlaunch.estimate.rehearsal.device import NAME
@@ -256,7 +257,8 @@ def _reduce_without_loops() -> None:
         sizes = [math.ceil(tensor.numel() / world_size) for tensor in tensors]
         total = sum(sizes)
         nbytes = total * world_size * tensors[0].element_size()
-        tensors[0].fake_mode.traffic.add("reduce-scatter", nbytes, group)
+        mode: Any = active_fake_mode()  # a gradient itself may be a real tensor, which the program has made
+        mode.traffic.add("reduce-scatter", nbytes, group)
         if len(tensors) == 1 and tensors[0].numel() % world_size == 0:
             flat = tensors[0].view(-1)
         else:

@@ -34,11 +34,11 @@ def shallow(workload: Workload) -> Workload:
     """
     key = json.dumps(workload.model, sort_keys=True)
     if key not in _shallow:
-        _shallow[key] = _cut(workload)
+        _shallow[key] = _shallower_config(workload)
     return replace(workload, model=_shallow[key])
 
 
-def _cut(workload: Workload) -> Mapping[str, Any]:
+def _shallower_config(workload: Workload) -> Mapping[str, Any]:
     kinds = _kinds(workload, workload.model)
     for fewer in range(_FEWEST_LAYERS, deepest(workload.model)):
         cut = with_depth(workload.model, fewer)

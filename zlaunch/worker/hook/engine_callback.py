@@ -270,7 +270,7 @@ class EngineFacts:
         step, loss = engine.global_steps, accumulation.loss(engine.gradient_accumulation_steps())
         if loss is None:  # a pipeline knows it itself
             loss = getattr(engine, "agg_train_loss", None)
-        facts |= {**_rate(engine), **_grad_norm(engine, may_wait=asks)}
+        facts |= {**_learning_rate(engine), **_grad_norm(engine, may_wait=asks)}
         if self._heartbeat.counts_steps:
             facts["step"] = step
         self._unread = None
@@ -326,7 +326,7 @@ def _overwrites(engine: "DeepSpeedEngine") -> bool:
     return is_partitioned and not getattr(optimizer, "cpu_offload", False)
 
 
-def _rate(engine: "DeepSpeedEngine") -> dict[str, float]:
+def _learning_rate(engine: "DeepSpeedEngine") -> dict[str, float]:
     groups = getattr(engine.optimizer, "param_groups", None)
     if groups and isinstance(rate := groups[0].get("lr"), int | float):
         return {"learning_rate": rate}

@@ -1,4 +1,8 @@
-"""Find out where a script reports its metrics: watch wandb, trackio and TensorBoard where it uses them."""
+"""Find out where a script reports its metrics: watch wandb, trackio and TensorBoard where it uses them.
+
+Where a script is only rehearsed or checked, it reports to nobody: wandb, which starts a program of
+its own, is off.
+"""
 
 import contextlib
 import functools
@@ -44,6 +48,22 @@ def watch_tracker(module: ModuleType, note: Callable[[str, Place], None]) -> Non
         return result
 
     setattr(owner, name, unseen(begun))
+
+
+def turn_off(wandb: ModuleType) -> None:
+    """Let a run of wandb be disabled, whatever the script asks for in a call or in the environment."""
+    for name, given in (("init", {"mode": "disabled"}), ("login", dict[str, str]())):
+        if (function := getattr(wandb, name, None)) is not None:
+            setattr(wandb, name, unseen(_disabled(function, given)))
+
+
+def _disabled(function: Callable[..., object], given: Mapping[str, str]) -> Callable[..., object]:
+    @functools.wraps(function)
+    def disabled(*args: object, **kwargs: object) -> object:
+        os.environ["WANDB_MODE"] = "disabled"
+        return function(*args, **{**kwargs, **given})
+
+    return disabled
 
 
 def _wandb(run: object) -> Place:

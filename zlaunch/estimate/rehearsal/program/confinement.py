@@ -7,6 +7,7 @@ programs only those are started that tell something. Native code is not watched.
 
 import _posixsubprocess
 import builtins
+import errno
 import io
 import os
 import shutil
@@ -25,11 +26,16 @@ from zlaunch.estimate.rehearsal.program.other_programs import (
 )
 
 _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_CHANGES: Final = {
-    **dict.fromkeys(("os.remove", "os.rmdir", "shutil.rmtree", "os.truncate", "os.chmod", "os.chown"), 1),
-    **dict.fromkeys(("os.rename", "shutil.move", "os.link", "os.symlink"), 2),
+_ENTRIES: Final = {
+    **dict.fromkeys(("os.remove", "os.rmdir", "shutil.rmtree"), ((0, 1),)),
+    "os.rename": ((0, 2), (1, 3)),
+    "shutil.move": ((0, 2), (1, 2)),
+    "os.link": ((1, 3),),
+    "os.symlink": ((1, 2),),
 }
-"""Event of the audit → how many paths it changes."""
+"""Event of the audit → where the path and the `dir_fd` of each changed entry of a directory stand."""
+_FILES: Final = {"os.truncate": (0, 2), "os.chmod": (0, 2), "os.chown": (0, 3)}
+"""The same for events that change what a link leads to."""
 _CACHES: Final = ("HF_HOME", "HF_DATASETS_CACHE", "HF_HUB_CACHE", "XDG_CACHE_HOME", "TRITON_CACHE_DIR")
 _NOT_FOUND: Final = 127 << 8
 """What `os.system` returns for a program that the shell does not find."""
@@ -64,6 +70,7 @@ class Confinement:
             return opens(self._place(file, writes, replaces=replaces), mode, *args, **kwargs)
 
         def open_descriptor(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+            path = _from(path, kwargs.pop("dir_fd", None))
             place = self._place(path, bool(flags & _WRITING), replaces=bool(flags & os.O_TRUNC))
             return os_opens(place, flags, *args, **kwargs)
 
@@ -71,6 +78,7 @@ class Confinement:
         os.open = open_descriptor
         for name in ("rename", "replace"):
             setattr(os, name, self._moving(getattr(os, name)))
+        os.symlink, os.link = self._symlinking(os.symlink), self._linking(os.link)
         for name in ("remove", "unlink"):
             setattr(os, name, self._removing(getattr(os, name)))
         self._place_databases()
@@ -136,35 +144,77 @@ class Confinement:
         return str(self._folder / f"{zlib.crc32(path.encode()):x}-{os.path.basename(path)[-64:]}")  # noqa: PTH119
 
     def _moving(self, move: Callable[..., None]) -> Callable[..., None]:
-        def moved(source: Any, target: Any, **kwargs: Any) -> None:
-            other = self._other(source)
-            if os.path.exists(other):  # noqa: PTH110
-                move(other, self._other(target), **kwargs)
-            else:
-                move(source, target, **kwargs)
+        def moved(
+            source: Any, target: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None
+        ) -> None:
+            source, target = _from(source, src_dir_fd), _from(target, dst_dir_fd)
+            if not self._is_on:
+                return move(source, target)
+            if os.path.isdir(source):  # noqa: PTH112 - in each call
+                move(source, target)
+                return self._made.append(_entry(target))
+            if os.path.exists(other := self._other(source)):  # noqa: PTH110
+                source = other
+            if not self._is_free(_entry(target)):
+                target = self._other(target)
+            return move(source, target)
 
         return moved
 
     def _removing(self, remove: Callable[..., None]) -> Callable[..., None]:
-        def removed(path: Any, **kwargs: Any) -> None:
-            other = self._other(path)
-            if os.path.exists(other):  # noqa: PTH110
-                remove(other)
-            else:
-                remove(path, **kwargs)
+        def removed(path: Any, *, dir_fd: int | None = None) -> None:
+            path = _from(path, dir_fd)
+            if os.path.exists(other := self._other(path)):  # noqa: PTH110
+                path = other
+            remove(path)
 
         return removed
+
+    def _symlinking(self, link: Callable[..., None]) -> Callable[..., None]:
+        def linked(source: Any, target: Any, *args: Any, dir_fd: int | None = None, **kwargs: Any) -> None:
+            target = _from(target, dir_fd)
+            if self._may_link(target):
+                link(source, target, *args, **kwargs)
+
+        return linked
+
+    def _linking(self, link: Callable[..., None]) -> Callable[..., None]:
+        def linked(
+            source: Any,
+            target: Any,
+            *,
+            src_dir_fd: int | None = None,
+            dst_dir_fd: int | None = None,
+            **kwargs: Any,
+        ) -> None:
+            source, target = _from(source, src_dir_fd), _from(target, dst_dir_fd)
+            if self._may_link(target):
+                link(source, target, **kwargs)
+            else:  # what is written to one name of a file would be written to the other, too
+                shutil.copyfile(self._place(source, False), self._other(target))
+
+        return linked
+
+    def _may_link(self, target: Any) -> bool:
+        """Whether a link may be made; raise FileExistsError, which a program may expect, if it is there."""
+        if not self._is_on or self._is_free(_entry(target)):
+            return True
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+        return False
 
     def _hear(self, event: str, args: tuple[Any, ...]) -> None:
         if not self._is_on:
             return
         if event == "os.mkdir":
-            path = os.path.realpath(args[0])
+            path = _entry(args[0], args[2])
             if not self._is_free(path) and not os.path.exists(path):  # noqa: PTH110 - in each call
                 self._made.append(path)
-        elif event in _CHANGES:
-            for changed in args[: _CHANGES[event]]:
-                self._refuse_change(changed)
+        elif event in _ENTRIES:
+            for places in _ENTRIES[event]:
+                self._refuse_change(args, places, _entry)
+        elif event in _FILES:
+            self._refuse_change(args, _FILES[event], _target)
         elif event in STARTS:
             self._refuse_start(program_of(event, args))
         elif event == "socket.connect" and not _is_local(args[1]):
@@ -175,12 +225,33 @@ class Confinement:
             self._not_started(program)
             raise NotStarted(self._by, program)
 
-    def _refuse_change(self, changed: Any) -> None:
-        if not isinstance(changed, (str, os.PathLike)):
+    def _refuse_change(
+        self, args: tuple[Any, ...], places: tuple[int, int], found: Callable[..., str]
+    ) -> None:
+        at, folder_at = places
+        if not isinstance(args[at], (str, os.PathLike)):
             return
-        path = os.path.realpath(changed)
+        path = found(args[at], *args[folder_at : folder_at + 1])
         if not self._is_free(path) and path not in self._made and os.path.lexists(path):
             raise PermissionError(f"{self._by} changes nothing: {path}")
+
+
+def _from(path: Any, folder: int | None) -> Any:
+    """Return a path that counts from an open directory as one that does not."""
+    if folder is None or folder < 0 or not isinstance(path, (str, os.PathLike)):
+        return path
+    return os.path.join(f"/proc/self/fd/{folder}", os.fspath(path))  # noqa: PTH118 - in each call
+
+
+def _target(path: Any, folder: int | None = None) -> str:
+    """Return what a path leads to."""
+    return str(os.path.realpath(_from(path, folder)))
+
+
+def _entry(path: Any, folder: int | None = None) -> str:
+    """Return the entry of a directory that a path names, which may be a link to elsewhere."""
+    parent, name = os.path.split(os.path.abspath(_from(path, folder)))  # noqa: PTH100
+    return str(os.path.join(os.path.realpath(parent), name))  # noqa: PTH118
 
 
 def _is_local(address: Any) -> bool:

@@ -15,6 +15,8 @@ from torch.utils._pytree import tree_leaves
 
 from zlaunch.estimate.rehearsal.steps import with_nvme_path
 from zlaunch.estimate.workload import MOST_ACCUMULATED
+from zlaunch.worker.hook.imports import ImportWatch
+from zlaunch.worker.hook.trackers import turn_off
 
 
 class ProgramSettings:
@@ -76,6 +78,7 @@ def _report_to_nobody(settings: ProgramSettings) -> None:
         begin(self)
 
     transformers.TrainingArguments.__post_init__ = initialized
+    ImportWatch(["wandb"], turn_off).install()
     try:
         import accelerate
     except ImportError:

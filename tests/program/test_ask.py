@@ -108,6 +108,32 @@ def test_an_answer_has_no_secrets_and_text_for_what_is_not_json(tmp_path: Path) 
     assert ("Dtype object" in kept.read_text(), "s3cret" in kept.read_text()) == (True, False)
 
 
+CHANGES = """
+import os, pathlib, shutil, wandb
+pathlib.Path('notes').write_text('new')
+assert pathlib.Path('notes').read_text() == 'new'
+wandb.init(mode='online')
+try:
+    shutil.rmtree('results')
+except PermissionError:
+    pass
+"""
+
+
+def test_a_program_that_does_not_start_next_changes_no_files_and_no_tracker(folder: Path) -> None:
+    (folder / "elsewhere").mkdir()
+    (folder / "results").mkdir()
+    (folder / "results" / "losses").touch()
+    tracker = "import tempfile\ndef init(mode):\n    open(tempfile.gettempdir() + '/mode', 'w').write(mode)\n"
+    (folder / "wandb.py").write_text(tracker)
+    engine = ENGINE.format("{'zero_optimization': {'stage': 1}}")
+    (folder / "mine.py").write_text(f"{CHANGES}{engine}")
+    told = plan(folder, "train.py", env={"TMPDIR": str(folder / "elsewhere")})
+    assert "the ds_config of the script itself" in told.out
+    assert (folder / "elsewhere" / "mode").read_text() == "disabled"
+    assert ((folder / "results" / "losses").exists(), (folder / "notes").exists()) == (True, False)
+
+
 def test_empty_directories_that_a_program_made_are_removed(folder: Path) -> None:
     (folder / "here").mkdir()
     make = "import os\nos.makedirs('here/out/deep')\nos.makedirs('full')\nopen('full/file', 'w').close()\n"

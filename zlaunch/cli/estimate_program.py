@@ -43,7 +43,7 @@ def estimate_program(context: Any, script: str | None, given: Mapping[str, Any])
     found = rehearse_program(job, cluster, machine, PlanView(as_json=True))
     estimate = found.estimate
     if given["as_json"]:
-        console.data(to_json(of_one(estimate, None)))
+        console.data(to_json(of_one(estimate, None, found.remarks)))
     else:
         console.data(*estimate_lines(estimate))
         console.say_findings([*found.remarks, *further_findings(estimate)])

@@ -113,6 +113,7 @@ def job_of(context: Any, given: Mapping[str, Any]) -> JobSpec:
         "env": tuple(given["env"] or ()),
         "may_ask": not given["no_ask"],
         "has_no_ask": True,
+        "is_to_start": not given["dry_run"],
         "config_flags": config_flags,
         "run_options": RunOptions(policy=policy, preempt=preempt, **members(RunOptions, given)),
     }

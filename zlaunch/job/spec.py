@@ -217,6 +217,8 @@ class JobSpec:
     """Whether the program may be run up to the point where it has its arguments."""
     has_no_ask: bool = field(default=False, compare=False)
     """Whether the command has `--no-ask`, which a hint may name."""
+    is_to_start: bool = field(default=False, compare=False)
+    """Whether the program starts next; if not, it changes no files when it is asked."""
     python: Path | None = None
     """The interpreter of the ranks; None for the one that runs zlaunch."""
     env: tuple[str, ...] = ()

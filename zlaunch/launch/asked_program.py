@@ -143,7 +143,11 @@ def _answer(
         started, limit = time.monotonic(), MOST_SECONDS
         with log.open("wb") as output:
             argv = [python.executable, *program, *words]
-            environment |= answer_environment(file, environment, at_parser=not is_open)
+            written = None
+            if not job.is_to_start:
+                written = Path(directory, "written")
+                written.mkdir()
+            environment |= answer_environment(file, environment, not is_open, written)
             if_killed = ["rm", "-rf", directory]
             child = Child(argv, environment, output, _GRACE_SECONDS, if_killed=if_killed)
 

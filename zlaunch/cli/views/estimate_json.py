@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from zlaunch.cli.views.launch_json import findings_json
+from zlaunch.errors import Finding
 from zlaunch.estimate.candidates import Candidate
 from zlaunch.estimate.effects import ChangeEffect
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
@@ -59,10 +60,12 @@ def _candidate(candidate: Candidate, estimate: Estimate) -> Json:
     }
 
 
-def of_one(estimate: Estimate, effects: Sequence[ChangeEffect] | None) -> Json:
+def of_one(
+    estimate: Estimate, effects: Sequence[ChangeEffect] | None, remarks_on_program: Sequence[Finding] = ()
+) -> Json:
     """Describe one job and what each change to it would do; null if none was tried."""
     changes = None if effects is None else [_effect(effect) for effect in effects]
-    remarks = findings_json([*estimate.query.remarks, *estimate.remarks])
+    remarks = findings_json([*remarks_on_program, *estimate.query.remarks, *estimate.remarks])
     return {**_job_members(estimate.query), **_estimate(estimate), "remarks": remarks, "changes": changes}
 
 

@@ -24,7 +24,6 @@ from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.engine import DeepSpeedEngine
 
 from zlaunch.estimate.rehearsal.model import CannotTell, NotRehearsed
-from zlaunch.estimate.rehearsal.program.confinement import Confinement
 from zlaunch.estimate.rehearsal.program.run_program import (
     is_of_engine,
     is_status,
@@ -41,6 +40,7 @@ from zlaunch.parity.trial import RANKS, why_uncheckable
 from zlaunch.parity.verdict import Comparison
 from zlaunch.units import count, memory, plural
 from zlaunch.worker.hook import accelerate_cpu
+from zlaunch.worker.hook.confinement import Confinement
 
 _PATIENCE: Final = 10.0
 """Seconds that a rank may take to end after another one has failed."""

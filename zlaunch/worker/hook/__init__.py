@@ -18,12 +18,17 @@ def hook_environment(run_dir: Path, environment: Mapping[str, str]) -> dict[str,
     return {**_first_on_path(environment), "ZLAUNCH_RANK": str(run_dir)}
 
 
-def answer_environment(file: Path, environment: Mapping[str, str], at_parser: bool) -> dict[str, str]:
+def answer_environment(
+    file: Path, environment: Mapping[str, str], at_parser: bool, written: Path | None
+) -> dict[str, str]:
     """Make the variables by which a program writes its arguments to a file instead of training.
 
-    With `at_parser`, it only reads its command line.
+    With `at_parser`, it only reads its command line. What it writes is put into the directory `written`, if
+    it may change no files.
     """
     variables = {**_first_on_path(environment), "ZLAUNCH_ANSWER": str(file)}
+    if written is not None:
+        variables["ZLAUNCH_ANSWER_WRITTEN"] = str(written)
     if at_parser:
         variables["ZLAUNCH_ANSWER_AT"] = "parser"
     return variables

@@ -23,8 +23,10 @@ from typing import TYPE_CHECKING, NoReturn
 from zlaunch.json_lines import plain
 from zlaunch.rundir.write import write_record
 from zlaunch.secrets import is_secret
+from zlaunch.worker.hook.confinement import Confinement
 from zlaunch.worker.hook.imports import ImportWatch
 from zlaunch.worker.hook.program_record import FSDP, PARALLEL
+from zlaunch.worker.hook.trackers import turn_off
 
 if TYPE_CHECKING:
     import argparse
@@ -43,6 +45,10 @@ _ELSEWHERE = (str(Path(__file__).parents[2]), sysconfig.get_path("stdlib"), "/pr
 
 def install(file: str) -> None:
     """Watch for the points at which a program has its arguments; `file` gets the answer."""
+    if (written := os.environ.get("ZLAUNCH_ANSWER_WRITTEN")) is not None:
+        Confinement(Path(written), "a program that is asked for its arguments", only_files=True).install()
+        if "WANDB_SWEEP_ID" not in os.environ:  # its configuration has the arguments
+            ImportWatch(["wandb"], turn_off).install()
     answer = _Answer(Path(file))
     sys.addaudithook(answer.hear)
 

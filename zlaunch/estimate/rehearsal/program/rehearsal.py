@@ -29,7 +29,6 @@ from zlaunch.estimate.rehearsal.device import NAME
 from zlaunch.estimate.rehearsal.model import NotRehearsed
 from zlaunch.estimate.rehearsal.program import cuda, evaluation, generation, groups, pretrained, values
 from zlaunch.estimate.rehearsal.program.batches import BatchReader
-from zlaunch.estimate.rehearsal.program.confinement import Confinement
 from zlaunch.estimate.rehearsal.program.engines import Engine, EngineWatch, Phases, config_of
 from zlaunch.estimate.rehearsal.program.mode import (
     ProgramMode,
@@ -38,7 +37,6 @@ from zlaunch.estimate.rehearsal.program.mode import (
     share_arrays,
     without_inference_tensors,
 )
-from zlaunch.estimate.rehearsal.program.other_programs import NotStarted
 from zlaunch.estimate.rehearsal.program.run_program import (
     is_of_engine,
     is_status,
@@ -50,6 +48,8 @@ from zlaunch.estimate.rehearsal.program.settings import ProgramSettings
 from zlaunch.files import write_whole
 from zlaunch.json_lines import plain
 from zlaunch.worker.hook import accelerate_cpu
+from zlaunch.worker.hook.confinement import Confinement
+from zlaunch.worker.hook.other_programs import NotStarted
 
 _NO_DATA = (
     fake_tensor.DataDependentOutputException,

@@ -1,4 +1,4 @@
-"""Keep a program from what a rehearsal or check must not do: write files, connect elsewhere, delete anything.
+"""Keep a program from what a question to it must not do: write files, connect elsewhere, delete anything.
 
 Files that it opens to write outside of temporary directories and caches are other, temporary ones; it reads
 there what it wrote. Nothing outside may be deleted or renamed, no other machine is connected to, and of other
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from zlaunch.estimate.rehearsal.program.other_programs import (
+from zlaunch.worker.hook.other_programs import (
     STARTS,
     NotStarted,
     program_among,
@@ -46,13 +46,19 @@ class Confinement:
     """What a program may change: temporary files, caches, and what it made itself."""
 
     def __init__(
-        self, folder: Path, by: str = "a rehearsal", not_started: Callable[[str], None] = lambda _: None
+        self,
+        folder: Path,
+        by: str = "a rehearsal",
+        not_started: Callable[[str], None] = lambda _: None,
+        *,
+        only_files: bool = False,
     ) -> None:
         """Put files that it writes elsewhere into a temporary directory; `by` is named in errors.
 
-        `not_started` is called with the name of each program that it would start.
+        `not_started` is called with the name of each program that it would start. With `only_files`, it may
+        start any, and connect to any machine.
         """
-        self._by, self._not_started = by, not_started
+        self._by, self._not_started, self._only_files = by, not_started, only_files
         caches = [os.environ[name] for name in _CACHES if os.environ.get(name)]
         roots = [*caches, str(folder), tempfile.gettempdir(), os.path.expanduser("~/.cache")]  # noqa: PTH111
         roots += ["/dev", "/proc"]
@@ -82,7 +88,8 @@ class Confinement:
         for name in ("remove", "unlink"):
             setattr(os, name, self._removing(getattr(os, name)))
         self._place_databases()
-        self._watch_starts()
+        if not self._only_files:
+            self._watch_starts()
         sys.addaudithook(self._hear)
 
     def _watch_starts(self) -> None:
@@ -215,6 +222,8 @@ class Confinement:
                 self._refuse_change(args, places, _entry)
         elif event in _FILES:
             self._refuse_change(args, _FILES[event], _target)
+        elif self._only_files:
+            return
         elif event in STARTS:
             self._refuse_start(program_of(event, args))
         elif event == "socket.connect" and not _is_local(args[1]):

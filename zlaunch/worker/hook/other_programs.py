@@ -146,7 +146,7 @@ def _of_part(words: list[str]) -> str | None:
 
 def _is_known_to_tell_or_build() -> bool:
     """Whether what starts a program is known to do no more."""
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - inspect.currentframe() may be None
     while frame is not None:
         if _KNOWN_TO_TELL_OR_BUILD.search(frame.f_code.co_filename):
             return True

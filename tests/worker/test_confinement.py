@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from zlaunch.estimate.rehearsal.program.confinement import Confinement
-from zlaunch.estimate.rehearsal.program.other_programs import program_among
+from zlaunch.worker.hook.confinement import Confinement
+from zlaunch.worker.hook.other_programs import program_among
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ STARTS = {
 CONFINED = """
 import os, subprocess, sys, tempfile
 from pathlib import Path
-from zlaunch.estimate.rehearsal.program.confinement import Confinement
+from zlaunch.worker.hook.confinement import Confinement
 
 made, code = sys.argv[1:]
 Confinement(Path(tempfile.mkdtemp()), not_started=lambda name: print(name, flush=True)).install()
@@ -192,7 +192,7 @@ CHANGES = {
 CHANGING = """
 import os, shutil, sys, tempfile
 from pathlib import Path
-from zlaunch.estimate.rehearsal.program.confinement import Confinement
+from zlaunch.worker.hook.confinement import Confinement
 
 tempfile.tempdir, code = sys.argv[1:]
 temporary = tempfile.tempdir + "/temporary"

@@ -47,6 +47,19 @@ def test_overlap_takes_a_second_bucket() -> None:
     assert gradients.buckets == 400
 
 
+def test_stage_1_with_overlap_keeps_what_is_larger_than_a_bucket() -> None:
+    gradients = flow(1, overlap_comm=True)
+    assert not gradients.waits
+    gradients.arrive(10)
+    gradients.arrive(300)
+    assert gradients.larger == 2 * 300
+
+
+def test_stage_1_keeps_the_gradients_of_an_accumulated_step_with_overlap_too() -> None:
+    once = settings(1, overlap_comm=True)
+    assert Gradients(replace(once, accumulation=2), WEIGHTS).waits
+
+
 def test_a_full_bucket_that_belongs_to_one_rank_is_reduced_where_it_is() -> None:
     gradients = flow(2)
     for numel in (10, 20, 40):

@@ -1,9 +1,10 @@
 """Memory of gradients during the backward pass, which produces them from the last parameter to the first.
 
-Stage 0 keeps all gradients, stage 1 until the end of the backward pass. The other stages copy each into a
-bucket that is reduced when it is full (zero/stage_1_and_2.py,
+Stage 0 keeps all gradients, stage 1 until the end of the backward pass. The other stages, and stage 1 with
+`overlap_comm`, copy each into a bucket that is reduced when it is full (zero/stage_1_and_2.py,
 reduce_independent_p_g_buckets_and_remove_grads; zero/stage3.py). Reducing copies a bucket once more unless
-it belongs to a single rank. Meanwhile activations are freed. All sizes in bytes.
+it belongs to a single rank. Stage 1 keeps gradients that are larger than a bucket, and all of an accumulated
+step until its last pass. Meanwhile activations are freed. All sizes in bytes.
 """
 
 from collections.abc import Iterator
@@ -28,6 +29,8 @@ class Gradients:
     """Bytes of gradients that stay allocated."""
     buckets: int = 0
     """Bytes of the reduction buckets; stage 3 has permanent ones, counted elsewhere."""
+    larger: int = 0
+    """Bytes of gradients larger than a bucket, which stage 1 keeps."""
     _filled: int = 0
     _largest_mine: int = 0
     _position: int = field(init=False)
@@ -42,8 +45,10 @@ class Gradients:
 
     @property
     def waits(self) -> bool:
-        """Whether all gradients are reduced at the end of the backward pass."""
-        return self.settings.stage == 0 or (self.settings.stage == 1 and self.settings.num_buckets == 1)
+        """Whether all gradients are there until the end of the backward pass."""
+        settings = self.settings
+        is_at_once = settings.num_buckets == 1 or settings.accumulation > 1
+        return settings.stage == 0 or (settings.stage == 1 and is_at_once)
 
     def arrive(self, numel: int) -> int:
         """Add a gradient; return the temporary bytes for that, in addition to `held` and `buckets`."""
@@ -63,6 +68,9 @@ class Gradients:
         # A gradient larger than the bucket is reduced in place, with offload in a copy.
         if settings.optimizer_on != "gpu" and settings.stage < 3:
             temporary = max(temporary, gradient)
+        if settings.stage == 1:
+            self.larger += gradient
+            return max(temporary, self.flush())
         return gradient + max(temporary, self.flush())
 
     def flush(self) -> int:
@@ -177,4 +185,4 @@ def _arrive(gradients: Gradients, numels: tuple[int, ...]) -> int:
 
 
 def _breakdown(gradients: Gradients, temporary: int) -> Breakdown:
-    return {"gradients": gradients.held + temporary, "buckets": gradients.buckets}
+    return {"gradients": gradients.held + gradients.larger + temporary, "buckets": gradients.buckets}

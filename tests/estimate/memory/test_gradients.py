@@ -60,6 +60,13 @@ def test_stage_1_keeps_the_gradients_of_an_accumulated_step_with_overlap_too() -
     assert Gradients(replace(once, accumulation=2), WEIGHTS).waits
 
 
+def test_stage_3_computes_norms_in_fp64_beside_its_parts_if_the_optimizer_is_offloaded() -> None:
+    gradients = flow(3, offload_optimizer=CPU)
+    gradients.arrive(10)
+    gradients.arrive(40)
+    assert gradients.flush() == 2 * 13 + 8 * 10  # a fourth of 50, and of the largest
+
+
 def test_a_full_bucket_that_belongs_to_one_rank_is_reduced_where_it_is() -> None:
     gradients = flow(2)
     for numel in (10, 20, 40):

@@ -9,12 +9,16 @@ step until its last pass. Meanwhile activations are freed. All sizes in bytes.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from zlaunch.estimate.memory.activations import Batch, SavedActivations, working_memory
 from zlaunch.estimate.memory.optimizer_states import Breakdown, add, reduced_gradients
 from zlaunch.estimate.memory.settings import Settings
 from zlaunch.estimate.memory.weights import Weights
 from zlaunch.job.transformer import Transformer
+
+_NORM_ELEMENTS: Final = 250_000_000
+"""Elements whose norm is computed at once (zero/stage3.py, _constant_buffered_norm2)."""
 
 
 @dataclass
@@ -32,6 +36,7 @@ class Gradients:
     larger: int = 0
     """Bytes of gradients larger than a bucket, which stage 1 keeps."""
     _filled: int = 0
+    _largest: int = 0
     _largest_mine: int = 0
     _position: int = field(init=False)
     _share: int = field(init=False)
@@ -78,13 +83,19 @@ class Gradients:
         settings, numel = self.settings, self._filled
         start, end = self._position - numel, self._position
         mine, self._largest_mine = self._largest_mine, 0
+        largest, self._largest = self._largest, 0
         self._position, self._filled = start, 0
         if not numel:
             return 0
         if settings.stage == 3:
-            if numel > settings.reduce_bucket:
-                return 0
-            return settings.item * numel
+            flat = 0
+            if numel <= settings.reduce_bucket:
+                flat = settings.item * numel
+            if settings.optimizer_on == "gpu":
+                return flat
+            # The norm of each part is computed in fp64 while the parts of the bucket are there.
+            norm = 8 * min(settings.share(largest), _NORM_ELEMENTS)
+            return max(flat, settings.item * settings.share(numel) + norm)
         is_wide = settings.gradient_item != settings.item
         flat = self._flattened(start, end)
         if is_wide and mine > 0:
@@ -137,6 +148,7 @@ class Gradients:
         return min(end, first + self._share) - max(start, first)
 
     def _note_mine(self, numel: int) -> None:
+        self._largest = max(self._largest, numel)
         end = self._position - self._filled + numel
         self._largest_mine = max(self._largest_mine, self._mine(end - numel, end))
 

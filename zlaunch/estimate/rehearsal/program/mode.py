@@ -71,7 +71,10 @@ class ProgramMode(DataMode):
             return not any(isinstance(tensor, FakeTensor) for tensor in given)
         if self.reads_data:
             return True
-        return _nbytes(args, kwargs) <= _MOST_REAL_BYTES and not _is_modeling()
+        most = _MOST_REAL_BYTES
+        if torch._C._current_graph_task_id() != -1:  # it is a gradient, which the engine keeps
+            most = 0
+        return _nbytes(args, kwargs) <= most and not _is_modeling()
 
     def _log_new(self, func: OpOverload, out: Any, args: Sequence[Any]) -> None:
         """Log what an operator made of data; others, such as numpy, may have made its arguments."""

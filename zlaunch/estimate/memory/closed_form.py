@@ -218,11 +218,9 @@ def _reused(passes: _Passes, ahead: int) -> int:
 
 
 def _gathered(job: TrainingJob, numel: int) -> Breakdown:
-    settings = job.settings
-    is_whole = settings.groups.zero == 1 and settings.parameters_on == "gpu"  # a lone rank uses its own
-    if settings.stage != 3 or is_whole:
+    if job.settings.stage != 3:
         return {}
-    return {"gathered parameters": settings.item * numel}
+    return {"gathered parameters": job.settings.item * numel}
 
 
 def _output(model: Transformer) -> int:

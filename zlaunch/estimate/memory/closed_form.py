@@ -198,7 +198,7 @@ def _forward_and_backward(passes: _Passes, optimizer: Breakdown, *, first: bool)
     else:
         in_use = [_reused(passes, ahead) for ahead, _ in walked]
     back = [add(base, _gathered(job, n), peak) for n, (_, peak) in zip(in_use, walked, strict=True)]
-    return forward, [*back, add(base, {"gradients": gradients.held + gradients.larger})]
+    return forward, [*back, add(base, {"gradients": gradients.kept})]
 
 
 def _reused(passes: _Passes, ahead: int) -> int:

@@ -49,6 +49,11 @@ class Gradients:
         self.owned_bytes = reduced_gradients(self.settings, self.weights)
 
     @property
+    def kept(self) -> int:
+        """Bytes of all gradients that are there now, without buckets."""
+        return self.held + self.larger
+
+    @property
     def waits(self) -> bool:
         """Whether all gradients are there until the end of the backward pass."""
         settings = self.settings
@@ -197,4 +202,4 @@ def _arrive(gradients: Gradients, numels: tuple[int, ...]) -> int:
 
 
 def _breakdown(gradients: Gradients, temporary: int) -> Breakdown:
-    return {"gradients": gradients.held + gradients.larger + temporary, "buckets": gradients.buckets}
+    return {"gradients": gradients.kept + temporary, "buckets": gradients.buckets}

@@ -1,7 +1,7 @@
 """Find out where a script reports its metrics: watch wandb, trackio and TensorBoard where it uses them.
 
-Where a script is only rehearsed or checked, it reports to nobody: wandb, which starts a program of
-its own, is off.
+Where a script is only rehearsed, checked or asked for its arguments, it reports to nobody: wandb, which
+starts a program of its own, is off.
 """
 
 import contextlib

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.making import CPU_MACHINE, PYTHON, gpu, machine
-from tests.running import ROOT
+from tests.running import ROOT, Program
 from zlaunch.hosts.machine.probe import cgroups, disk_of, free_resources, probe_machine
 from zlaunch.hosts.machine.resources import (
     Cgroup,
@@ -247,7 +247,7 @@ def nvmlDeviceGetComputeRunningProcesses(handle):
 
 
 def test_the_driver_names_what_runs_on_a_gpu(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()", "--token", "secret"], stdin=-1) as other:
+    with Program[bytes]([sys.executable, "-c", "input()", "--token", "secret"], stdin=-1) as other:
         (tmp_path / "pynvml.py").write_text(FAKE_NVML.replace("PID", str(other.pid)))
         program = (
             "import dataclasses, json; from zlaunch.hosts.machine.probe import _gpus\n"

@@ -87,7 +87,7 @@ def _observed(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
             tool = "Nsight Systems"
         steps = total_steps(plan.training.script, plan.training.args)
         if steps is not None and profile.first is not None and steps < profile.first:
-            tool += f": the job ends before, after {plural(steps, 'step')}"
+            tool += f", but the job ends after {plural(steps, 'step')}"
         yield "profile", f"{what}, with {tool}"
 
 

@@ -130,7 +130,7 @@ def test_a_plan_says_where_each_argument_comes_from_as_text_and_as_json() -> Non
     assert shown == [["--lr", "1e-5", "the command line"], ["--seed", "3", "`args.seed` in zlaunch.yaml:4"]]
     rows = {row["words"][0]: row["source"] for row in json.loads(plan_json(plan))["args"]}
     assert (rows["--use_cpu"], rows["--seed"]) == (
-        "this machine has no accelerator",
+        "no NVIDIA GPU was found",
         "`args.seed` in zlaunch.yaml:4",
     )
 

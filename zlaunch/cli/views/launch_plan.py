@@ -207,7 +207,7 @@ def _resumed(position: "DataPosition") -> str:
 def _ranks(plan: LaunchPlan) -> str:
     count = plural(plan.topology.world_size, "rank")
     if plan.accelerator == "cpu" and not plan.topology.spans_hosts:
-        without = f"{count} on the CPU: no accelerator was found"
+        without = f"{count} on the CPU: {plan.facts.machine.why_cpu}"
         if plan.script.interface is ConfigInterface.NONE:
             return without
         return f"{without}, so DeepSpeed's CPU accelerator is used"

@@ -155,7 +155,7 @@ def sample_of(measured: Run, took: float, limit: _StepLimit) -> Sample:
     if len(lines) < LEAST_STEPS:
         failure = f"it took too few steps: {len(lines)} after its first two"
         if limit.is_late:
-            failure += ", when the budget was used up; `--budget 30m` gives more"
+            failure += ", when the budget was used up; a larger `--budget` gives more"
         return replace(sample, failure=failure)
     seconds = sorted(line.seconds for line in lines)
     left_out = int(EXTREME * len(seconds))

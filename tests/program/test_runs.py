@@ -174,7 +174,10 @@ def test_the_reason_of_a_failure_is_read_back_in_ten_lines(folder: Path) -> None
 
 def test_a_run_is_shown_with_what_was_not_measured(folder: Path) -> None:
     zlaunch("train", "script.py", "--stage", "3", "--offload", "cpu", cwd=folder)
-    out = runs(folder, "show").out
+    state = folder / "state"
+    (state / "zlaunch").mkdir(parents=True)
+    (state / "zlaunch" / "forecasts.jsonl").write_text('{"percent": {"GPU, reserved": 2}}\n')
+    out = runs(folder, "show", env={"XDG_STATE_HOME": str(state)}).out
     for part in (
         "finished, exit status 0",
         "zlaunch train script.py --stage 3",
@@ -182,6 +185,7 @@ def test_a_run_is_shown_with_what_was_not_measured(folder: Path) -> None:
     ):
         assert part in out
     assert "no GPU memory was measured" in out
+    assert "accuracy of" not in out  # which is that of other runs: this one has no prediction
     memory = told(folder, "show")["memory"]["pools"]
     assert [pool["measured"] > 1 << 20 for pool in memory if pool["name"] == "host, resident"] == [True]
 

@@ -11,9 +11,10 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, AnyStr
 
 from tests.commands import foreign_options
 from tests.fork_server import NUMBER_BYTES, Request
@@ -30,6 +31,21 @@ READ_BEFORE_THE_FIRST_LINE = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_")
 
 PATIENCE = 900.0
 """Seconds for a command that has hung: one that works may take minutes where the disk is slow."""
+
+GRACE_SECONDS = 30.0
+"""How long a program may take to end its job when its test has failed."""
+
+
+class Program(subprocess.Popen[AnyStr]):
+    """A `Popen` that ends its program if the test in its `with` block fails; `Popen` waits for it, maybe forever."""
+
+    def __exit__(self, kind: type[BaseException] | None, *more: Any) -> None:
+        if kind is not None:
+            self.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self.wait(GRACE_SECONDS)
+            self.kill()
+        super().__exit__(kind, *more)
 
 
 @dataclass(frozen=True)
@@ -91,10 +107,10 @@ def start(
     stdout: int | IO[bytes] = subprocess.DEVNULL,
     stderr: int | IO[bytes] = subprocess.DEVNULL,
     python: str = sys.executable,
-) -> "subprocess.Popen[bytes]":
+) -> Program[bytes]:
     """Start zlaunch and come back."""
     whole = {**os.environ, **(env or {})}
-    kind = Forked if may_fork(whole, python) else subprocess.Popen
+    kind = Forked if may_fork(whole, python) else Program
     argv = [python, *ZLAUNCH[1:], *(str(word) for word in args)]
     return kind(argv, cwd=cwd, env=whole, stdin=stdin, stdout=stdout, stderr=stderr)
 
@@ -144,7 +160,7 @@ def end_servers() -> None:
         one.process.wait()
 
 
-class Forked(subprocess.Popen[bytes]):
+class Forked(Program[bytes]):
     """A `Popen` whose child is a fork of the server's: the same pipes, and one more for its pid and exit status."""
 
     def _execute_child(self, args: list[str], *more: Any) -> None:

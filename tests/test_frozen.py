@@ -38,6 +38,22 @@ class Own:  # noqa: PLW1641 - the decorator adds it
         return "own"
 
 
+@dataclass(frozen=True)
+class Fresh:
+    names: list[str] = field(default_factory=list)
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class Checked:
+    number: int
+    unit: str = field(default="B", init=False)
+
+    def __post_init__(self) -> None:
+        if self.number < 0:
+            raise ValueError("less than nothing")
+
+
 @dataclass
 class Mutable:
     number: int
@@ -58,6 +74,32 @@ def test_equal_values_are_one_key() -> None:
 def test_a_value_is_shown_as_it_is_made() -> None:
     assert repr(Plain(1, "a")) == "Plain(number=1, text='a')"
     assert repr(Derived(1, more=(2,))) == "Derived(number=1, text='', more=(2,))"
+
+
+def test_each_value_has_a_default_of_its_own_if_the_field_makes_one() -> None:
+    first, second = Fresh(), Fresh(number=1)
+    assert (first.names, second.names) == ([], [])
+    assert first.names is not second.names
+    assert Fresh(["a"]).names == ["a"]
+
+
+def test_a_field_that_is_no_argument_has_its_default() -> None:
+    assert Checked(1).unit == "B"
+    with pytest.raises(TypeError, match="unit"):
+        Checked(1, unit="KiB")  # type: ignore[call-arg]
+
+
+def test_what_follows_the_construction_is_called_each_time() -> None:
+    for _ in range(2):
+        with pytest.raises(ValueError, match="less than nothing"):
+            Checked(-1)
+
+
+@pytest.mark.parametrize("wrong", [{}, {"number": 1, "other": 2}], ids=["missing", "unknown"])
+def test_a_wrong_argument_is_refused_by_its_name(wrong: dict[str, int]) -> None:
+    made: type = Plain
+    with pytest.raises(TypeError, match=r"Plain\.__init__\(\) .*'(number|other)'"):
+        made(**wrong)
 
 
 def test_methods_of_a_class_itself_stay() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.running import Forked, may_fork
+from tests.running import Forked, Program, may_fork
 
 PROBE = """
 import gc, io, json, os, resource, signal, sys, threading
@@ -80,6 +80,15 @@ def test_a_fork_can_be_signalled_waited_for_and_left(tmp_path: Path) -> None:
         assert Path(f"/proc/{program.pid}/cwd").readlink() == tmp_path
         program.terminate()
         assert (program.wait(60), program.poll()) == (-15, -15)
+
+
+@pytest.mark.parametrize("kind", [Forked, Program])
+def test_a_program_ends_with_the_test_that_fails(kind: type[Program[bytes]], tmp_path: Path) -> None:
+    (tmp_path / "sleeps.py").write_text("import time; time.sleep(60)")
+    argv = [sys.executable, "-m", "sleeps"]
+    with pytest.raises(ZeroDivisionError), kind(argv, cwd=tmp_path, env=os.environ.copy()) as program:
+        _ = 1 / 0
+    assert program.returncode == -15
 
 
 def test_what_was_read_before_a_fork_makes_a_new_process_necessary() -> None:

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from zlaunch.units import (
     brief,
+    brief_range,
     count,
     decimal,
     duration,
@@ -71,6 +72,19 @@ def test_a_noun_follows_its_count(count: int, text: str) -> None:
 )
 def test_a_short_time_has_two_digits_that_matter(seconds: float, written: str) -> None:
     assert brief(seconds) == written
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "written"),
+    [
+        (0.000035, 0.000095, "0.035 ms to 0.095 ms"),
+        (0.0064, 25.0, "0.0064 s to 25 s"),
+        (0.0, 0.2, "0 s to 0.20 s"),
+        (8.14, 8.12, "8.1 s"),
+    ],
+)
+def test_a_range_of_times_has_one_unit(least: float, most: float, written: str) -> None:
+    assert brief_range(least, most) == written
 
 
 @pytest.mark.parametrize(

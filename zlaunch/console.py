@@ -29,10 +29,10 @@ _COLOURS = {
     "done": "32",
     "dim": "2",
 }
-_PAINTED = re.compile(rf"(\033\[(?:{'|'.join(sorted(set(_COLOURS.values())))})m)([^\033]*)(\033\[0m)")
+_PAINTED = rf"(\033\[(?:{'|'.join(sorted(set(_COLOURS.values())))})m)([^\033]*)(\033\[0m)"
 _COLOUR = re.compile(r"\033\[\d+m")
 
-_COMMAND = re.compile(r"`(?:[a-z]|--)[^`\s]* [^`]+`")
+_COMMAND = r"`(?:[a-z]|--)[^`\s]* [^`]+`"
 _SPACE = "\ue000"
 """A space at which no line is broken; no message has this character."""
 
@@ -88,7 +88,7 @@ def _cut(line: str, room: int) -> str:
 def _without_escapes(text: str) -> str:
     if text.isprintable():
         return text
-    parts = _PAINTED.split(text)  # text, colour, painted text, reset, text, …
+    parts = re.split(_PAINTED, text)  # text, colour, painted text, reset, text, …
     parts[::2] = ["".join(map(_visible_character, part)) for part in parts[::2]]
     return "".join(parts)
 
@@ -188,7 +188,7 @@ def _wrapped(text: str, room: int) -> list[str]:
 
     Secrets are hidden before, since the name beside one may end up in another line.
     """
-    whole = _COMMAND.sub(lambda command: command[0].replace(" ", _SPACE), hide_in_text(text))
+    whole = re.sub(_COMMAND, lambda command: command[0].replace(" ", _SPACE), hide_in_text(text))
     lines = textwrap.wrap(whole, room, break_long_words=False, break_on_hyphens=False)
     return [line.replace(_SPACE, " ") for line in lines]
 

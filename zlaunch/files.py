@@ -38,13 +38,13 @@ def typed(path: Path) -> str:
     return shlex.quote(argument(path))
 
 
-_SAFE = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
+_SAFE = r"(?a)[\w@%+=:,./-]+"
 _CODED = "hex:"
 
 
 def is_safe_word(text: str) -> bool:
     """Whether a shell takes a word as it is, also without quotes."""
-    return _SAFE.fullmatch(text) is not None
+    return re.fullmatch(_SAFE, text) is not None
 
 
 def as_safe_word(path: Path) -> str:

@@ -7,8 +7,9 @@ from typing import Final
 LLAMA_FACTORY: Final = "zlaunch train -m llamafactory.launcher --"
 """The command that trains with it, before its arguments."""
 
-_STAGE: Final = re.compile(
-    r"(?:deepspeed|ds)?(?:zero|z)?(?:stage)?(?P<stage>[0-3])(?:offload)?(?P<device>cpu|nvme)?(?P<offload>offload)?"
+_STAGE: Final = (
+    r"(?:deepspeed|ds)?(?:zero|z)?(?:stage)?(?P<stage>[0-3])(?:offload)?"
+    r"(?P<device>cpu|nvme)?(?P<offload>offload)?"
 )
 """`zero3`, `stage_3`, `deepspeed_stage_3_offload`, as in Lightning."""
 _AT_ONCE: Final = "kill abort exit fail end raise"
@@ -108,7 +109,7 @@ def _meant(option: str, value: str, choices: Sequence[str]) -> Mapping[str, str]
     for choice in choices:
         if plain_value(choice) == plain:
             return {option: choice}
-    if option == "stage" and (found := _STAGE.fullmatch(plain)):
+    if option == "stage" and (found := re.fullmatch(_STAGE, plain)):
         return _of_stage(found)
     for taken, words in MEANT.get(_SAME_VALUES.get(option, option), {}).items():
         if plain in words.split() and (not choices or taken in choices):

@@ -49,26 +49,25 @@ _VALUE = re.compile(
 )
 """User and password in a URL, private keys, and tokens of well-known services."""
 
-_NO_SECRET = re.compile(
-    r"[-+\d.e]+|true|false|none|null|auto|VALUE|\.\.\.|…|\(hidden\)|(?-i:\$(?:\{?[A-Z_][A-Z0-9_]*\}?)?)|<[^>]*>|%\w+%|\*+",
-    re.IGNORECASE,
+_NO_SECRET = (
+    r"(?i)[-+\d.e]+|true|false|none|null|auto|VALUE|\.\.\.|…|\(hidden\)"  # noqa: S105 - a pattern
+    r"|(?-i:\$(?:\{?[A-Z_][A-Z0-9_]*\}?)?)|<[^>]*>|%\w+%|\*+"
 )
 """Numbers, switches and placeholders: `--max_tokens 5`, `HF_TOKEN=VALUE`, `--stop_token <end>`."""
 
-_COMMON = re.compile(r"[a-z]{1,8}|[a-z]+(?:[._][a-z]+)+|~.*|\.{0,2}/.*/.*|/[a-z]+|.{0,5}", re.DOTALL)
+_COMMON = r"(?s)[a-z]{1,8}|[a-z]+(?:[._][a-z]+)+|~.*|\.{0,2}/.*/.*|/[a-z]+|.{0,5}"
 """Words, names of columns, and paths: hidden beside a name, but not wherever they appear."""
 
-_COLUMN_OPTION = re.compile(
+_COLUMN_OPTION = (
     r"(?:--)?(?!.*(?:api|access|secret|private|ssh|auth|account|token|pass|sign|encrypt))[a-z_.-]*keys?"
 )
-_COLUMN = re.compile(r"[a-z]{1,13}|[a-z]+(?:_[a-z]+)+")
+_COLUMN = r"[a-z]{1,13}|[a-z]+(?:_[a-z]+)+"
 """Columns of datasets, and the options that name them: `--prompt_key question`."""
 
-_ASSIGNED = re.compile(
-    rf"(?:{_SIGN})[\w.-]{{0,99}}(?![\w.-])(?P<close>\\?[\"']?)(?P<between>[ \t]*[=:](?![=:])[ \t]*|[ ]+)"
+_ASSIGNED = (
+    rf"(?i)(?:{_SIGN})[\w.-]{{0,99}}(?![\w.-])(?P<close>\\?[\"']?)(?P<between>[ \t]*[=:](?![=:])[ \t]*|[ ]+)"
     r"(?P<open>\\?[\"'`]?)(?P<scheme>(?:Bearer|Basic|Token)\s+)?"
-    r"(?P<value>(?<=\")[^\"\\\n]+|(?<=')[^'\\\n]+|[^\s,;'\"`&(){}\[\]\\]+)",
-    re.IGNORECASE,
+    r"(?P<value>(?<=\")[^\"\\\n]+|(?<=')[^'\\\n]+|[^\s,;'\"`&(){}\[\]\\]+)"
 )
 _LONGEST_NAME = 100
 _PASSWORD_LETTERS = 12
@@ -82,10 +81,10 @@ _ROUNDS = 10_000
 """Hashes of one value, about 3 ms, so that guessing is slow."""
 _TAG_CHARACTERS = 3
 """At the start of a digest: 12 bits of a quick hash, without which no word of a log is hashed slowly."""
-_IN_A_WORD = re.compile(r"\w[^\s'\"`]*\w")
+_IN_A_WORD = r"\w[^\s'\"`]*\w"
 """The parts of a value that stay together wherever it is printed."""
-_HEADER = re.compile(r"(?<=Authorization: )[^'\"`\\\n]+|(?<=Cookie: )[^'\"`\\\n]+", re.IGNORECASE)
-_NAME = re.compile(r"[+~]*[\w.-]+")
+_HEADER = r"(?i)(?<=Authorization: )[^'\"`\\\n]+|(?<=Cookie: )[^'\"`\\\n]+"
+_NAME = r"[+~]*[\w.-]+"
 _NEW_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
@@ -123,12 +122,12 @@ def _hide_unknown(text: str, mask: _Mask) -> str:
     text = _VALUE.sub(lambda match: mask(match[0]), text)
     if _LIKELY.search(text) is None:
         return text
-    return _hide_assigned(_HEADER.sub(lambda match: mask(match[0]), text), mask)
+    return _hide_assigned(re.sub(_HEADER, lambda match: mask(match[0]), text), mask)
 
 
 def _hide_assigned(text: str, mask: _Mask) -> str:
-    parts, done, start = [], 0, 0
-    while (assignment := _ASSIGNED.search(text, start)) is not None:
+    assigned, parts, done, start = re.compile(_ASSIGNED), [], 0, 0
+    while (assignment := assigned.search(text, start)) is not None:
         if _assigns_secret(assignment):
             parts += [text[done : assignment.start("value")], mask(assignment["value"])]
             done = start = assignment.end()
@@ -148,7 +147,7 @@ def _assigns_secret(assignment: "re.Match[str]") -> bool:
 
 
 def _is_prose(value: str) -> bool:
-    return _COMMON.fullmatch(value) is not None or (value.isalpha() and len(value) < _PASSWORD_LETTERS)
+    return re.fullmatch(_COMMON, value) is not None or (value.isalpha() and len(value) < _PASSWORD_LETTERS)
 
 
 def _name_of(assignment: "re.Match[str]") -> str:
@@ -159,9 +158,9 @@ def _name_of(assignment: "re.Match[str]") -> str:
 
 
 def _is_hidden(name: str, value: str) -> bool:
-    if not _suggests_secret(name) or _NO_SECRET.fullmatch(value) is not None:
+    if not _suggests_secret(name) or re.fullmatch(_NO_SECRET, value) is not None:
         return False
-    return _COLUMN_OPTION.fullmatch(name) is None or _COLUMN.fullmatch(value) is None
+    return re.fullmatch(_COLUMN_OPTION, name) is None or re.fullmatch(_COLUMN, value) is None
 
 
 def hide_arguments(words: Sequence[str]) -> list[str]:
@@ -189,7 +188,7 @@ def _without_secrets(
     flag = ""
     for word in words:
         name, is_given, value = word.partition("=")
-        if is_given and _NAME.fullmatch(name) and _is_hidden(name, value):
+        if is_given and re.fullmatch(_NAME, name) and _is_hidden(name, value):
             yield f"{name}={mask(value)}"
         elif flag and not word.startswith("-") and _is_hidden(flag, word):
             yield mask(word)
@@ -303,13 +302,13 @@ def _tag(salt: str, value: str) -> str:
 
 
 def _is_uncommon(text: str) -> bool:
-    return _COMMON.fullmatch(text) is None and _NO_SECRET.fullmatch(text) is None
+    return re.fullmatch(_COMMON, text) is None and re.fullmatch(_NO_SECRET, text) is None
 
 
 def fingerprints() -> Fingerprints:
     """Take the fingerprints of all that is secret here, with a salt of their own."""
     salt, digests = os.urandom(16).hex(), dict[int, list[str]]()
-    words = {word for value in _KNOWN.values for word in _IN_A_WORD.findall(value)}
+    words = {word for value in _KNOWN.values for word in re.findall(_IN_A_WORD, value)}
     for word in sorted(filter(_is_uncommon, words)):
         if len(word) >= _LEAST_FINGERPRINT:
             digests.setdefault(len(word), []).append(_digest(salt, word))

@@ -137,10 +137,24 @@ def signed_percent(value: float, digits: int = 0) -> str:
 
 def brief(seconds: float) -> str:
     """Format a short time with two significant digits: `64 ms`, `0.34 s`, `8.1 s`, `142 s`."""
-    if 0 < seconds < 0.000095:
+    return _in_unit_of(seconds, seconds)
+
+
+def brief_range(least: float, most: float) -> str:
+    """Format a range of short times in one unit, that of its end: `0.035 ms to 0.12 ms`, `8.1 s to 22 s`.
+
+    If both are written alike, it is one time.
+    """
+    return " to ".join(dict.fromkeys(_in_unit_of(most, seconds) for seconds in (least, most)))
+
+
+def _in_unit_of(longest: float, seconds: float) -> str:
+    if 0 < longest < 0.000095:
         return f"{1_000_000 * seconds:.2g} µs"
-    if seconds < 0.095:
+    if longest < 0.095:
         return f"{1000 * seconds:.2g} ms"
+    if seconds < 0.095:
+        return f"{seconds:.2g} s"
     if seconds < 0.95:
         return f"{seconds:.2f} s"
     if seconds < 9.95:

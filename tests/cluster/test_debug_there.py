@@ -14,7 +14,7 @@ from tests.cluster.bed import NAMES, Bed
 from tests.cluster.test_hosts import wait_until
 from tests.editor import Editor
 from tests.program.test_debug import a_free_port, pasted
-from tests.running import ZLAUNCH, zlaunch
+from tests.running import ZLAUNCH, Program, zlaunch
 
 pytestmark = pytest.mark.hosts
 
@@ -85,7 +85,7 @@ def test_a_port_that_is_taken_on_another_host_is_refused_before_the_start(bed: B
     # it ends when its stdin does; without a terminal, sshd would leave it behind
     there = ["ssh", NAMES[1], sys.executable, "-c", shlex.quote(LISTENS)]
     pipe = subprocess.PIPE
-    with subprocess.Popen(there, env=bed.environment(), stdin=pipe, stdout=pipe) as taken:
+    with Program(there, env=bed.environment(), stdin=pipe, stdout=pipe) as taken:
         assert taken.stdout is not None
         taken.stdout.readline()
         flags = ["--hostfile", bed.hostfile, "--debug", "1:5699", "--dry-run"]

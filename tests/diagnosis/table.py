@@ -891,7 +891,7 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
         run(stopped(0), stopped_by=15, save=SaveEvidence("SIGTERM", 7, within=25.0)),
         run(stopped(0), stopped_by=2, save=SaveEvidence("SIGUSR1", 7, checkpoint="out/checkpoint-7")),
         run(stopped(0, stopped_by=2, returncode=-2), stopped_by=2),
-        run(stopped(0, stopped_by=15, returncode=-15), stopped_by=15, by_command=True),
+        run(stopped(0, stopped_by=15, returncode=-15), stopped_by=15, command="zlaunch runs stop"),
         run(
             stopped(0, stopped_by=2, returncode=-2),
             stopped_by=2,

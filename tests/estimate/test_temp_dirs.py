@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.running import Program
 from zlaunch.estimate.temp_dirs import Scratch
 
 HOLDER = """
@@ -29,7 +30,7 @@ def test_a_folder_lives_as_long_as_the_process_that_made_it_and_others_are_left_
     foreign = tmp_path / "zlaunch-else-1"
     foreign.mkdir()
     argv = [sys.executable, "-c", HOLDER, str(tmp_path)]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+    with Program(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         folder = Path(holder.stdout.readline().strip())
         first = Scratch("tests")

@@ -61,7 +61,7 @@ def test_a_bundled_config_has_only_what_builds_the_model(model: PublicModel) -> 
 def test_no_name_stands_for_two_bundled_models() -> None:
     names = [name.lower() for name in public_names()]
     assert len(names) == len({*names})
-    assert all(HUB_ID.fullmatch(name) for name in public_names())
+    assert all(re.fullmatch(HUB_ID, name) for name in public_names())
 
 
 def test_a_bundled_model_is_found_in_any_case_and_by_all_its_names() -> None:

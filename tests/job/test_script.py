@@ -247,6 +247,10 @@ def test_a_word_is_mentioned_in_either_spelling(word: str, source: str) -> None:
     assert script(source).mentions(word)
 
 
+def test_a_flag_with_a_dot_is_mentioned() -> None:
+    assert script("parser.add_argument('--model.base-path')").mentions("--model.base_path")
+
+
 @pytest.mark.parametrize("source", ["", "my_num_gpus", "num_gpus_per_node", "--num-gpus-max", "numXgpus"])
 def test_a_part_of_a_longer_word_is_no_mention(source: str) -> None:
     assert not script(source).mentions("num_gpus")

@@ -240,6 +240,19 @@ def test_on_a_known_gpu_the_order_is_that_of_the_predicted_speed() -> None:
     assert found[3].strategy.stage == 2  # with offload: it is predicted to be faster than stage 3 here
 
 
+@pytest.mark.parametrize(
+    ("known", "why"),
+    [
+        ({}, "the model of the script is unknown"),
+        ({"model": model()}, "the length of the sequences is unknown"),
+    ],
+)
+def test_why_nothing_is_predicted_is_said(known: dict[str, Any], why: str) -> None:
+    found = trials_of(facts_of(JOB, script(), topology=local(0, 1), **known), None)
+    assert {one.estimate for one in found.listed} == {None}
+    assert found.why_not_predicted == why
+
+
 def test_a_trainer_is_told_the_batch_by_its_arguments() -> None:
     smaller = next(one for one in listed().listed if one.micro_batch == 4)
     words = ("--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "2")

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -20,12 +19,13 @@ import pytest
 
 from tests.editor import Editor
 from tests.making import local, over_ssh
-from tests.running import Result, run, start, zlaunch
+from tests.running import Program, Result, run, start, zlaunch
 from zlaunch.errors import WrongUsage
 from zlaunch.hosts.cluster.topology import Host
 from zlaunch.job.spec import Debug, parse_debug
 from zlaunch.launch.plan import Listener, listener
 from zlaunch.rundir import phases
+from zlaunch.rundir.run_files import RunFiles
 from zlaunch.worker.hook.debug import debug_environment, lift_timeouts
 from zlaunch.worker.hook.debug_timeouts import PATIENCE, PATIENT
 
@@ -84,32 +84,31 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     port = a_free_port()
     words = ["script.py", "--gpus", "2", "--debug", f"0:{port}", "--run-dir", "r", "--stall-after", "1"]
     argv = [sys.executable, "-m", "zlaunch", "train", *words, "--", "--word"]
-    with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
-        job = subprocess.Popen(argv, cwd=folder, stdout=out, stderr=err)
-        try:
-            wait_for(lambda: "attach now" in (folder / "err").read_text())
-            editor = Editor("127.0.0.1", port)
-            configuration = pasted((folder / "err").read_text())
-            editor.attach(configuration, {str(script): [FIRST, IN_WORKER, WAITED_FOR]})
-            first = editor.stopped()
-            wait_for(lambda: phase_of(folder, 1) == phases.JOINING)
-            time.sleep(STANDS_SECONDS)
-            editor.go_on(first)
-            second = editor.stopped()
-            total = editor.evaluate("int(answer.sum()) + 41", second)
-            time.sleep(STANDS_SECONDS)
-            editor.go_on(second)
-            status = job.wait(180)
-            editor.close()
-        finally:
-            job.kill()
+    with (
+        (folder / "out").open("w") as out,
+        (folder / "err").open("w") as err,
+        Program(argv, cwd=folder, stdout=out, stderr=err) as job,
+    ):
+        wait_for(lambda: "attach now" in (folder / "err").read_text())
+        editor = Editor("127.0.0.1", port)
+        configuration = pasted((folder / "err").read_text())
+        editor.attach(configuration, {str(script): [FIRST, IN_WORKER, WAITED_FOR]})
+        first = editor.stopped()
+        wait_for(lambda: phase_of(folder, 1) == phases.JOINING)
+        time.sleep(STANDS_SECONDS)
+        editor.go_on(first)
+        second = editor.stopped()
+        total = editor.evaluate("int(answer.sum()) + 41", second)
+        time.sleep(STANDS_SECONDS)
+        editor.go_on(second)
+        status = job.wait(180)
+        editor.close()
     result = Result(status, (folder / "out").read_text(), (folder / "err").read_text())
     return Session(folder, port, configuration, first, second, total, result)
 
 
 def phase_of(folder: Path, rank: int) -> str:
-    pulse = folder / "r" / "ranks" / f"rank-{rank}.pulse.json"
-    return str(json.loads(pulse.read_text())["phase"]) if pulse.exists() else ""
+    return RunFiles(folder / "r").heartbeats.get(rank, {}).get("phase", "")
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 180.0) -> None:

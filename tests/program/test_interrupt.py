@@ -3,14 +3,13 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.running import ROOT, zlaunch
+from tests.running import ROOT, Program, zlaunch
 
 SLOW = """
 import pathlib, time
@@ -41,7 +40,7 @@ def test_a_ctrl_c_while_zlaunch_imports_ends_it_without_a_word(
     (tmp_path / "slow").mkdir()
     (tmp_path / "slow" / "typer.py").write_text(module)
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path / 'slow'}:{ROOT}"}
-    with subprocess.Popen(
+    with Program[bytes](
         [*argv, "train", "--dry-run"], cwd=tmp_path, env=environment, stdout=-1, stderr=-1
     ) as program:
         while not (tmp_path / "imported").exists():

@@ -6,7 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from tests.running import ZLAUNCH
+from tests.running import ZLAUNCH, Program
 
 
 def test_following_a_log_ends_when_its_reader_has_gone(tmp_path: Path) -> None:
@@ -16,7 +16,7 @@ def test_following_a_log_ends_when_its_reader_has_gone(tmp_path: Path) -> None:
     log.parent.mkdir(parents=True)
     (root / "job.json").write_text(json.dumps({"host": "elsewhere", "started": time.time()}))
     log.write_text("first\n")
-    with subprocess.Popen(
+    with Program[bytes](
         [*ZLAUNCH, "runs", "logs", "--follow"], cwd=tmp_path, stdout=-1, stderr=-1
     ) as follower:
         assert follower.stdout is not None
@@ -25,10 +25,7 @@ def test_following_a_log_ends_when_its_reader_has_gone(tmp_path: Path) -> None:
         follower.stdout.close()
         with log.open("a") as file:
             file.write("second\n")
-        try:
-            assert (follower.wait(10), follower.stderr.read()) == (141, b"")
-        finally:
-            follower.kill()
+        assert (follower.wait(10), follower.stderr.read()) == (141, b"")
 
 
 def test_a_page_that_nobody_reads_on_ends_as_by_the_signal_for_that(tmp_path: Path) -> None:

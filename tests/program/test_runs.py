@@ -18,7 +18,7 @@ import pytest
 from tests.abilities import need_root, unable
 from tests.launchers import FIRST_OF_EACH
 from tests.recorded_run import write_run
-from tests.running import ZLAUNCH, Result, run, start, the_run, zlaunch
+from tests.running import ZLAUNCH, Program, Result, run, start, the_run, zlaunch
 
 pytestmark = pytest.mark.job
 
@@ -132,7 +132,7 @@ def test_a_process_that_only_has_the_number_of_a_runs_zlaunch_is_left_alone(fold
     root = the_run(folder)
     (root / "how-it-ended.json").unlink()
     job = json.loads((root / "job.json").read_text())
-    with subprocess.Popen(["sleep", "1000"]) as bystander:
+    with Program[bytes](["sleep", "1000"]) as bystander:
         other = {"zlaunch_pid": bystander.pid, "zlaunch_started": job["zlaunch_started"] - 60}
         (root / "job.json").write_text(json.dumps({**job, **other}))
         record = told(folder, "stop", root.name)
@@ -174,7 +174,10 @@ def test_the_reason_of_a_failure_is_read_back_in_ten_lines(folder: Path) -> None
 
 def test_a_run_is_shown_with_what_was_not_measured(folder: Path) -> None:
     zlaunch("train", "script.py", "--stage", "3", "--offload", "cpu", cwd=folder)
-    out = runs(folder, "show").out
+    state = folder / "state"
+    (state / "zlaunch").mkdir(parents=True)
+    (state / "zlaunch" / "forecasts.jsonl").write_text('{"percent": {"GPU, reserved": 2}}\n')
+    out = runs(folder, "show", env={"XDG_STATE_HOME": str(state)}).out
     for part in (
         "finished, exit status 0",
         "zlaunch train script.py --stage 3",
@@ -182,6 +185,7 @@ def test_a_run_is_shown_with_what_was_not_measured(folder: Path) -> None:
     ):
         assert part in out
     assert "no GPU memory was measured" in out
+    assert "accuracy of" not in out  # which is that of other runs: this one has no prediction
     memory = told(folder, "show")["memory"]["pools"]
     assert [pool["measured"] > 1 << 20 for pool in memory if pool["name"] == "host, resident"] == [True]
 
@@ -256,7 +260,7 @@ def test_ctrl_c_ends_the_looking_on_and_not_the_run(folder: Path, running: "subp
 
 @contextlib.contextmanager
 def looking_on(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    with subprocess.Popen(
+    with Program[bytes](
         [*ZLAUNCH, "runs", "logs", "--follow"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as reader:
         try:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from tests.facts import facts_of
 from tests.making import json_objects, script
+from tests.running import Program
 from zlaunch.cli.views.run import members
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.job.spec import JobSpec
@@ -113,19 +114,14 @@ def test_a_run_sh_with_the_old_name_of_the_rank_program_runs_and_can_be_stopped(
         file.unlink()
     script = (root / "run.sh").read_text().splitlines()
     (root / "run.sh").write_text("\n".join([*script[:-1], shlex.join(job["argv"])]))
-    with subprocess.Popen(
-        ["/bin/sh", root / "run.sh"], stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
-    ) as run:
-        try:
-            until = time.monotonic() + 120
-            while [one.get("step") for one in RunFiles(root).heartbeats.values()] != [4, 4]:
-                assert time.monotonic() < until
-                assert run.poll() is None
-                time.sleep(0.1)
-            stop_run(load_run(root))
-            run.wait(30)
-        finally:
-            run.kill()
+    with Program(["/bin/sh", root / "run.sh"], stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT) as run:
+        until = time.monotonic() + 120
+        while [one.get("step") for one in RunFiles(root).heartbeats.values()] != [4, 4]:
+            assert time.monotonic() < until
+            assert run.poll() is None
+            time.sleep(0.1)
+        stop_run(load_run(root))
+        run.wait(30)
     ranks = RunFiles(root).ranks.values()
     assert [rank["stopped_by"] for rank in ranks] == [15, 15]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.running import ROOT
+from tests.running import ROOT, Program
 
 RANKS = [{"rank": rank, "local_rank": rank, "host": "a", "local": True} for rank in (0, 1)]
 
@@ -65,7 +65,7 @@ def test_a_launcher_that_ignored_a_signal_and_was_killed_for_that_ended_by_the_s
     (tmp_path / "job.json").write_text(json.dumps(job))
     launcher = ["sh", "-c", 'trap "" INT; echo ready; exec sleep 100']
     argv = [sys.executable, "-c", IMPATIENT, str(tmp_path), *launcher]
-    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE) as guard:
+    with Program(argv, cwd=ROOT, stdout=subprocess.PIPE) as guard:
         assert guard.stdout is not None
         guard.stdout.readline()
         guard.send_signal(signal.SIGINT)

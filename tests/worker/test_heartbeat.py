@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.running import Program
 from zlaunch.rundir import phases
 from zlaunch.worker.hook.heartbeat import Heartbeat
 from zlaunch.worker.hook.own_file import FIRST_DESCRIPTOR
@@ -123,7 +123,7 @@ def test_a_reader_sees_no_half_of_a_pulse(tmp_path: Path) -> None:
         "own = Heartbeat(Path(sys.argv[1]))\nwhile True: own.enter('forward', step=own.get('step') + 1)"
     )
     file = tmp_path / "pulse"
-    with subprocess.Popen([sys.executable, "-c", writing, file]) as writer:
+    with Program([sys.executable, "-c", writing, file]) as writer:
         steps: list[int] = []
         until = time.monotonic() + 20
         while len(steps) < 500 and time.monotonic() < until:

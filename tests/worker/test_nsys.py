@@ -2,14 +2,13 @@
 
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.running import ROOT, zlaunch
+from tests.running import ROOT, Program, zlaunch
 from zlaunch.rundir.record import ProfileRecord
 from zlaunch.worker.nsys import words_before
 
@@ -66,7 +65,7 @@ def test_a_script_that_is_stopped_leaves_a_report_even_if_all_processes_get_the_
     (tmp_path / "job.json").write_text(json.dumps({**job, "profile": profile}))
     env = {**os.environ, "RANK": "0", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     program = [sys.executable, "-m", "zlaunch.worker.rank", str(tmp_path)]
-    with subprocess.Popen(program, cwd=ROOT, env=env) as rank:
+    with Program(program, cwd=ROOT, env=env) as rank:
         while not log.exists() or "there" not in log.read_text() or (below := pid_in(record)) is None:
             assert rank.poll() is None
             time.sleep(0.05)

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.running import ROOT
+from tests.running import ROOT, Program
 from zlaunch.hosts.machine.probe import oom_kills_in_group
 from zlaunch.worker.sampling import is_compiling
 
@@ -40,7 +40,7 @@ def test_nothing_is_said_of_a_gpu_that_cannot_be_asked(pynvml: str, tmp_path: Pa
 def has_compiled(folder: Path, name: str, program: str) -> bool:
     """Run a program of a name below this process, and look for a compiler there for a while."""
     shutil.copy(shutil.which("dash") or "/bin/sh", folder / name)
-    with subprocess.Popen([folder / name, "-c", program]) as child:
+    with Program([folder / name, "-c", program]) as child:
         try:
             while "sleep" in program and psutil.Process(child.pid).status() != psutil.STATUS_SLEEPING:
                 time.sleep(0.02)  # it runs until it has started to wait

@@ -145,7 +145,7 @@ def plan_export(
     except BadArchive as error:
         raise Unavailable(f"`{checkpoint.folder}` cannot be read: {error}") from None
     export = ModelExport(checkpoint, chosen, dtype, companions, [])
-    return replace(export, shards=list(_shards(export, shard_bytes)))
+    return replace(export, shards=list(_into_shards(export, shard_bytes)))
 
 
 def _adapter_alone(
@@ -191,7 +191,7 @@ def _companions(folders: Sequence[Path]) -> dict[str, Path]:
     return {}
 
 
-def _shards(export: ModelExport, most: int) -> Iterator[list[StoredWeight]]:
+def _into_shards(export: ModelExport, most: int) -> Iterator[list[StoredWeight]]:
     shard: list[StoredWeight] = []
     size = 0
     for weight in export.weights:

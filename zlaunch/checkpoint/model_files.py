@@ -98,7 +98,7 @@ def model_problems(checkpoint: CheckpointFolder, trained: Shapes) -> list[Proble
     if trained:
         hint = f"; `zlaunch checkpoint export {typed(folder)} DIR` writes a model from the engine's files"
     by_file, problems = _read_all(weight_files(folder))
-    problems += [*_indexes(folder, by_file), *_shards(folder)]
+    problems += [*_indexes(folder, by_file), *_incomplete_shards(folder)]
     problems += [replace(problem, message=problem.message + hint) for problem in _without_numbers(by_file)]
     config, bad = _object(folder / CONFIG)
     adapter_config, bad_adapter = _object(folder / ADAPTER_CONFIG)
@@ -279,7 +279,7 @@ def _indexes(folder: Path, by_file: Mapping[Path, _Entries]) -> Iterator[Problem
                     yield Problem(file, f"it lacks {_some(missing)}, for which `{index.name}` names it")
 
 
-def _shards(folder: Path) -> Iterator[Problem]:
+def _incomplete_shards(folder: Path) -> Iterator[Problem]:
     """Find shards of a model without an index, by which alone they are found, or without the others."""
     names = map(_SHARD.fullmatch, (file.name for file in weight_files(folder)))
     sets: dict[tuple[str, str, str], set[int]] = {}

@@ -11,7 +11,7 @@ from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.resources import Gpu, GpuProcess
 from zlaunch.units import gib, memory, numbers_of
 
-_CELL = re.compile(r"NV\d+|X|PIX|PXB|PHB|NODE|SYS|N/A")
+_CELL = r"NV\d+|X|PIX|PXB|PHB|NODE|SYS|N/A"
 
 
 def gpus(facts: MachineFacts, needs: Requirements) -> Iterator[CheckResult]:
@@ -176,7 +176,7 @@ def read_matrix(text: str) -> list[list[str]]:
     gpus = [
         row
         for row in rows
-        if row and re.fullmatch(r"GPU\d+", row[0]) and row[1:2] and _CELL.fullmatch(row[1])
+        if row and re.fullmatch(r"GPU\d+", row[0]) and row[1:2] and re.fullmatch(_CELL, row[1])
     ]
     return [row[1 : len(gpus) + 1] for row in gpus]
 

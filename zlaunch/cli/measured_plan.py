@@ -55,7 +55,11 @@ def measured_plan(
     runner = TrialRunner(trials.facts.script, limits.steps, view, view.begin)
     result = Race(trials.listed, limits, runner, kept.read(), kept.keep).run()
     view.done()
-    result = replace(result, passed_over=(*trials.refused, *result.passed_over))
+    result = replace(
+        result,
+        passed_over=(*trials.refused, *result.passed_over),
+        why_not_predicted=trials.why_not_predicted,
+    )
     if given["as_json"]:
         console.data(measured_json(result))
     else:

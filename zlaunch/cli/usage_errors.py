@@ -11,7 +11,7 @@ from zlaunch.job.trainer_releases import ADDED, DEFAULTS, REMOVED
 from zlaunch.other_values import hint_for_value, of_llama_factory
 
 _ABOUT_JOBS = ("train", "estimate", "plan")
-_EXTRA = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)")
+_EXTRA = r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)"
 
 
 def as_wrong_usage(error: Any, words: Sequence[str] = ()) -> WrongUsage:
@@ -35,7 +35,7 @@ def as_wrong_usage(error: Any, words: Sequence[str] = ()) -> WrongUsage:
         return WrongUsage(f"`{command}` needs {_several(context, parameter) or name}", hint)
     if name:
         return _wrong_value(name, error.message.removeprefix("Value error, "), hint)  # as pydantic begins
-    if (extra := _EXTRA.search(said)) is not None:
+    if (extra := re.search(_EXTRA, said)) is not None:
         return WrongUsage(f"`{command}` takes no further argument: {extra[1]}", hint)
     if (flag := getattr(error, "option_name", None)) and said.endswith("requires an argument"):
         return _without_value(context, flag, hint)

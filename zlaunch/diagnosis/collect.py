@@ -33,7 +33,7 @@ from zlaunch.job.model import model_flag
 from zlaunch.job.script import RESUME, ConfigInterface, Handover, Script
 from zlaunch.job.script_reader import read_script
 from zlaunch.rundir import phases
-from zlaunch.rundir.control import was_commanded
+from zlaunch.rundir.control import stopping_command
 from zlaunch.rundir.printed import printed_records, without_records
 from zlaunch.rundir.read import read_record
 from zlaunch.rundir.record import (
@@ -110,7 +110,7 @@ def collect_evidence(run: RunFiles, end: LauncherEnd) -> Evidence:
         stopped_by=stopped_by,
         stopped_at=stopped_at,
         stopped_on=stopped_on,
-        by_command=was_commanded(run.paths),
+        command=stopping_command(run.paths),
         stall=end.stall,
         is_diverged=end.is_diverged,
         save=end.save,

@@ -236,8 +236,8 @@ class Evidence:
     """When that was, by the clock of `stopped_on`; None if unknown."""
     stopped_on: str = ""
     """The host that got the signal."""
-    by_command: bool = False
-    """Whether `zlaunch runs stop` stopped it."""
+    command: str | None = None
+    """The command of zlaunch that stopped it, such as `zlaunch runs stop`."""
     stall: StallEvidence | None = None
     is_diverged: bool = False
     """Whether zlaunch ended it because its loss was not finite any more."""

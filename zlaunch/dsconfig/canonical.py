@@ -45,7 +45,7 @@ OLD_NAMES: tuple[OldName, ...] = (
 )
 """Keys that DeepSpeed renamed and still reads under their old names."""
 
-_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
+_NUMBER = r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?"
 
 
 def canonical(value: Mapping[str, object]) -> dict[str, object]:
@@ -108,7 +108,7 @@ def plain(value: object, path: KeyPath, whole: dict[str, object]) -> object:
     ):
         return value.lower()
     is_number = any(part in (int, float) or (isinstance(part, int) and part is not True) for part in types)
-    if isinstance(value, str) and is_number and _NUMBER.fullmatch(value):
+    if isinstance(value, str) and is_number and re.fullmatch(_NUMBER, value):
         return _narrow(float(value))
     return _narrow(value)
 

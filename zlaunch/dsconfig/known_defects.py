@@ -16,9 +16,12 @@ import functools
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from zlaunch.frozen import dataclass
+
+FILE: Final = Path(__file__).with_name("known_defects.json")
 
 Outcome = Literal["wrong", "hang", "crash", "slow", "fades"]
 
@@ -99,9 +102,7 @@ def numbers(version: str) -> tuple[int, ...]:
 @functools.cache
 def defects() -> tuple[Defect, ...]:
     """Read the table."""
-    from importlib import resources
-
-    text = resources.files("zlaunch.dsconfig").joinpath("known_defects.json").read_text("utf-8")
+    text = FILE.read_text("utf-8")
     return tuple(map(_defect, json.loads(text)))
 
 

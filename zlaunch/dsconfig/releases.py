@@ -10,11 +10,14 @@ import json
 import re
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 from zlaunch.dsconfig.text.document import KeyPath
 from zlaunch.errors import WrongUsage
 from zlaunch.frozen import dataclass
+
+FILE: Final = Path(__file__).with_name("releases.json")
 
 RELEASES: tuple[str, ...] = ("0.14", "0.15", "0.16", "0.17", "0.18", "0.19")
 """Oldest to newest; repeated here so that listing them does not load the table."""
@@ -187,9 +190,7 @@ def history(path: KeyPath) -> History:
 
 @functools.cache
 def _table() -> Any:
-    from importlib import resources
-
-    return json.loads(resources.files("zlaunch.dsconfig").joinpath("releases.json").read_text("utf-8"))
+    return json.loads(FILE.read_text("utf-8"))
 
 
 def _key_path(dotted: str) -> KeyPath:

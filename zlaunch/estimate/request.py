@@ -158,7 +158,7 @@ def find_model(name: str) -> ModelConfig:
         return read_model(Path(name))
     if (recipe := recipe_path(name)) is not None:
         return read_model(read_recipe(recipe).folders[0])
-    if not HUB_ID.fullmatch(name) or name.endswith(".json"):
+    if not re.fullmatch(HUB_ID, name) or name.endswith(".json"):
         raise InputMissing(
             f"model `{name}` not found", "name a directory, a config.json, or a model on the Hub"
         )

@@ -17,8 +17,8 @@ MOST_ACCUMULATED: Final = 2
 LINEAR_LAYERS = "linear_layers"
 """`model_type` of the model of `zlaunch tour`, which transformers does not have: `num_layers` and `width`."""
 
-_IMAGES = re.compile(r"(?P<count>\d{1,4})(?:x(?P<width>[1-9]\d{0,4})x(?P<height>[1-9]\d{0,4}))?")
-_LORA = re.compile(r"(?P<rank>[1-9]\d{0,4})(?::(?P<modules>[\w.]+(?:,[\w.]+)*))?")
+_IMAGES = r"(?P<count>\d{1,4})(?:x(?P<width>[1-9]\d{0,4})x(?P<height>[1-9]\d{0,4}))?"
+_LORA = r"(?P<rank>[1-9]\d{0,4})(?::(?P<modules>[\w.]+(?:,[\w.]+)*))?"
 
 Accelerator = Literal["cuda", "cpu"]
 FourBits = Literal["nf4", "nf4 nested"]
@@ -44,7 +44,7 @@ class Lora:
 
 def parse_lora(text: str) -> Lora:
     """Read `16`, or `16:q_proj,v_proj`; raise WrongUsage for anything else."""
-    match = _LORA.fullmatch(text)
+    match = re.fullmatch(_LORA, text)
     if match is None:
         raise WrongUsage(
             f"`--lora {text}` is not RANK[:MODULES]", "write `--lora 16` or `--lora 16:q_proj,v_proj`"
@@ -72,7 +72,7 @@ ONE_IMAGE = Images()
 
 def parse_images(text: str) -> Images:
     """Read `2`, or `2x1024x768`; raise WrongUsage for anything else."""
-    match = _IMAGES.fullmatch(text)
+    match = re.fullmatch(_IMAGES, text)
     if match is None:
         raise WrongUsage(
             f"`--images {text}` is not N[xWIDTHxHEIGHT]", "write `--images 2` or `--images 2x1024x768`"

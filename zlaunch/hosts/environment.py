@@ -130,10 +130,8 @@ def _threads(machine: Machine, topology: Topology) -> dict[str, Variable]:
 
 
 def _devices(machine: Machine, topology: Topology, environ: Mapping[str, str]) -> dict[str, Variable]:
-    if not machine.gpus and environ.get("DS_ACCELERATOR") == "cpu":
-        return {"DS_ACCELERATOR": Variable("cpu", "set in the environment of zlaunch")}
     if not machine.gpus:
-        return {"DS_ACCELERATOR": Variable("cpu", "this machine has no accelerator")}
+        return {"DS_ACCELERATOR": Variable("cpu", machine.why_cpu)}
     order = {"CUDA_DEVICE_ORDER": Variable("PCI_BUS_ID", "device numbers are those of nvidia-smi")}
     if topology.spans_hosts:
         return order

@@ -185,7 +185,7 @@ def flag_name(spelling: str) -> str:
     return spelling.removeprefix("--").replace("-", "_")
 
 
-_NAME = re.compile(r"(?:[A-Za-z0-9][\w-]{0,23})?")
+_NAME = r"(?:[A-Za-z0-9][\w-]{0,23})?"
 """What may name something else than a file; a ds_config in base64 is longer."""
 
 
@@ -197,7 +197,7 @@ def ds_config_of(
     `switches` are flags of the script that no value follows.
     """
     rest, named = typed.take_ds_config(switches)
-    if named is not None and _NAME.fullmatch(named) and not Path(named).exists():
+    if named is not None and re.fullmatch(_NAME, named) and not Path(named).exists():
         named = None  # one that the program knows by name, as in `swift sft --deepspeed zero3`
     if named is None:
         rest = typed  # with `--deepspeed` as a switch of the script

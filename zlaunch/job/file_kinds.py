@@ -16,14 +16,14 @@ from zlaunch.errors import Finding, WrongUsage
 from zlaunch.job.recipes import recipe_path, similar_recipe
 from zlaunch.other_values import LLAMA_FACTORY
 
-_SHELL = re.compile(r"#!.*\b(ba|da|k|z)?sh\b")
+_SHELL = r"#!.*\b(ba|da|k|z)?sh\b"
 _SHELL_SUFFIXES = (".sh", ".bash", ".zsh", ".sbatch", ".slurm")
-_STARTS_RANKS = re.compile(
+_STARTS_RANKS = (
     r"(?<![\w.-])(torchrun|deepspeed|accelerate[ -]launch|trl|llamafactory-cli|lmf|axolotl|swift"
     r"|python[\d.]* (-\S+ )*-m (torch|deepspeed|accelerate)\.\S+)\s"
 )
-_STARTS_ZLAUNCH = re.compile(r"(?<![\w.-])zlaunch (train|runs)\b")
-_STARTS_PYTHON = re.compile(r"(?<![\w.-])python[\d.]* (?P<program>(-m )?[\w./-]+)")
+_STARTS_ZLAUNCH = r"(?<![\w.-])zlaunch (train|runs)\b"
+_STARTS_PYTHON = r"(?<![\w.-])python[\d.]* (?P<program>(-m )?[\w./-]+)"
 _CONFIGS: Mapping[tuple[str, ...], tuple[str, str]] = {
     ("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu"): (
         "a ds_config",
@@ -168,7 +168,7 @@ def _is_shell_script(path: Path) -> bool:
     except OSError:
         return False
     if line.startswith("#!"):
-        return bool(_SHELL.match(line))
+        return bool(re.match(_SHELL, line))
     return path.suffix in _SHELL_SUFFIXES
 
 
@@ -182,16 +182,16 @@ def _shell_script(path: Path) -> WrongUsage:
 def _change_in(path: Path) -> str:
     """Say which line of a shell script must start zlaunch; nothing if one does."""
     lines = [*_commands(path)]
-    if any(_STARTS_ZLAUNCH.search(line) for _, line in lines):
+    if any(re.search(_STARTS_ZLAUNCH, line) for _, line in lines):
         return ""
     for number, line in lines:
-        if _STARTS_RANKS.search(line):
+        if re.search(_STARTS_RANKS, line):
             return (
                 f"translate the command in line {number} with `zlaunch config translate -- COMMAND`, "
                 "put the result in its place"
             )
     for number, line in lines:
-        if start := _STARTS_PYTHON.search(line):
+        if start := re.search(_STARTS_PYTHON, line):
             return f"in line {number}, write `zlaunch train {start['program']} -- …` for `{start[0]} …`"
     return "start zlaunch in it: `zlaunch train SCRIPT -- ARGS`"
 

@@ -20,7 +20,7 @@ _MODULES = {
 }
 """Module of a launcher → its name."""
 
-_COMMANDS = re.compile(r"(?:\S*/)?(?P<name>deepspeed|torchrun|accelerate)(?: launch)?(?=\s|$)")
+_COMMANDS = r"(?:\S*/)?(?P<name>deepspeed|torchrun|accelerate)(?: launch)?(?=\s|$)"
 
 _NAMES = {
     "deepspeed": "DeepSpeed's launcher",
@@ -67,10 +67,10 @@ def launcher_in(path: Path) -> str | None:
 _TRAINS = frozenset({"train", "fit", "TrainingArguments"})
 """Names, but not texts, of a program that may train itself."""
 
-_OWN_FOLDER = re.compile(
+_OWN_FOLDER = (
     r"dirname\((?:os\.path\.\w+\(|realpath\(|abspath\()*__file__|Path\(__file__\)(?:\.\w+\(\))*\.parent"
 )
-_OWN_FILE = re.compile(r"__file__|sys\.argv\[0\]|(?:\*|\+ )sys\.argv(?!\[)")
+_OWN_FILE = r"__file__|sys\.argv\[0\]|(?:\*|\+ )sys\.argv(?!\[)"
 """How a program names its own file, which it may start again."""
 
 
@@ -126,7 +126,7 @@ def launcher_of(nodes: Iterable[ast.AST]) -> str | None:
     launcher = _called_launcher(nodes)
     if launcher is None or any(map(_is_of_a_rank, nodes)):
         return None
-    if _OWN_FILE.search(_OWN_FOLDER.sub("", ast.unparse(nodes[0]))):
+    if re.search(_OWN_FILE, re.sub(_OWN_FOLDER, "", ast.unparse(nodes[0]))):
         return None
     return launcher
 
@@ -196,6 +196,6 @@ def _started(call: ast.Call) -> str | None:
         if text in _MODULES:
             return _MODULES[text]
     first = next(iter(texts), "")
-    if command := _COMMANDS.match(first):
+    if command := re.match(_COMMANDS, first):
         return _NAMES[command["name"]]
     return None

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -29,7 +28,7 @@ LENGTHS = (
 SEQ_LEN_FLAGS = (*LENGTHS, "max_length")
 """With the name that trl has for it, and that other programs have for what they generate."""
 
-HUB_ID = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?")
+HUB_ID = r"\w[\w.-]*(?:/\w[\w.-]*)?"
 """The name of a model on the hub."""
 
 FILE: Final = Path(__file__).with_name("hidden_sizes.json")

@@ -1,5 +1,6 @@
 """The model that a script will load, by its command line: its config.json, from a directory or the hub."""
 
+import re
 from pathlib import Path
 
 from zlaunch.errors import InputMissing, Refused, Unavailable, ZlaunchError
@@ -37,7 +38,7 @@ def find_model(script: Script, typed: ScriptArgs) -> tuple[ModelConfig | None, Z
             return read_model(Path(name)), None
         if script.reported is None and not script.mentions("from_pretrained"):
             return None, None
-        if not HUB_ID.fullmatch(name):
+        if not re.fullmatch(HUB_ID, name):
             raise InputMissing(f"there is no model directory `{name}`")
         model = fetch_model(name)
         is_lost = isinstance(model.hub_error, InputMissing)

@@ -70,7 +70,7 @@ def find_public(model_id: str) -> PublicModel | None:
 
 def public_of_size(text: str) -> list[str]:
     """Name a bundled model of each of a few organizations by a size, such as `7B`; none if it is not one."""
-    size = _SIZE.fullmatch(text)
+    size = re.fullmatch(_SIZE, text)
     if size is None or not float(size[1]):
         return []
     named = re.compile(rf"-{re.escape(text)}\b", re.IGNORECASE)
@@ -84,7 +84,7 @@ def public_of_size(text: str) -> list[str]:
     return list(of_each.values())[:_MOST_OF_A_SIZE]
 
 
-_SIZE: Final = re.compile(r"(\d{1,4}(?:\.\d{1,3})?)[bB]")
+_SIZE: Final = r"(\d{1,4}(?:\.\d{1,3})?)[bB]"
 _MOST_OF_A_SIZE: Final = 3
 
 

@@ -1,9 +1,11 @@
 """A training script: how it takes a ds_config, and which defaults it sets."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import field
 from enum import Enum
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -65,7 +67,7 @@ RANK_DIVIDERS = (
 _NO_DIVIDERS = re.compile(r"^\s*#.*$|\bmpu\s*=\s*None\b", re.MULTILINE)
 """Where these words divide nothing: in a line that is a comment, and in the default of an argument."""
 
-_CREATES_ARGUMENTS = re.compile(r"\b((Seq2Seq)?TrainingArguments|(SFT|DPO|GRPO)Config)\(")
+_CREATES_ARGUMENTS = r"\b((Seq2Seq)?TrainingArguments|(SFT|DPO|GRPO)Config)\("
 
 Setting = Literal["argument", "key"]
 """How a setting of the training reaches a script: an argument of the Trainer, or a key of the ds_config."""
@@ -199,7 +201,7 @@ class Script:
         """Whether its source has the arguments of its Trainer, with the directory of the checkpoints."""
         if self.interface is not ConfigInterface.ACCELERATE or "output_dir" not in self.constants:
             return False
-        return _CREATES_ARGUMENTS.search(self.source) is not None
+        return re.search(_CREATES_ARGUMENTS, self.source) is not None
 
     def trainer_args(self, typed: ScriptArgs, release: TrainerRelease) -> tuple[TrainerArgs, list[Finding]]:
         """Return the Trainer arguments for a command line, with what is wrong with it."""
@@ -275,10 +277,20 @@ class Script:
 
 def num_mentions(word: str, source: str) -> int:
     """Count a word or flag in a source, with `-` and `_` as the same."""
-    parts = word.replace("-", "_").split("_")
-    if not all(part in source for part in parts):  # compiling a pattern takes longer
-        return 0
+    if re.fullmatch(r"[\w-]+", word):
+        return _mentioned(source)[word.replace("-", "_")]
     return len(re.findall(rf"(?<![\w-])-{{0,2}}{_spelling(word)}(?![\w-])", source))
+
+
+@lru_cache(maxsize=16)
+def _mentioned(source: str) -> Counter[str]:
+    """Count all words and flags of a source, flags also without their dashes, with `_` in place of `-`."""
+    counts = Counter[str]()
+    for word, number in Counter(re.findall(r"[\w-]+", source)).items():
+        for dashes in ("", "-", "--"):
+            if word.startswith(dashes):
+                counts[word[len(dashes) :].replace("-", "_")] += number
+    return counts
 
 
 def _spelling(word: str) -> str:

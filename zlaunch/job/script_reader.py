@@ -554,7 +554,7 @@ def _is_own_literal(node: ast.expr | None) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value != ""
 
 
-_RECEIVED = re.compile(
+_RECEIVED = (
     r"[\w.]+\.deepspeed(_config)?|os\.environ\['ZLAUNCH_DS_CONFIG'\]"
     r"|os\.(environ\.get|getenv)\('ZLAUNCH_DS_CONFIG'\)"
 )
@@ -570,7 +570,7 @@ def _leaves_optimizer_open(call: ast.Call) -> bool:
     config = _engine_config(call)
     if config is None:
         return "args" in names
-    return _RECEIVED.fullmatch(ast.unparse(config)) is not None
+    return re.fullmatch(_RECEIVED, ast.unparse(config)) is not None
 
 
 def _own_ds_config(code: _Code) -> OwnConfig | None:

@@ -67,9 +67,9 @@ _PLAIN: Final = (
     *(ast.Call, ast.Attribute, ast.Subscript, ast.keyword, ast.Tuple, ast.List, ast.Dict),
 )
 """What evaluates all its parts."""
-_ENGINE: Final = re.compile("deepspeed|zero|stage|engine|framework|backend|fsdp|ddp", re.IGNORECASE)
+_ENGINE: Final = "(?i)deepspeed|zero|stage|engine|framework|backend|fsdp|ddp"
 """What may tell DeepSpeed from other engines."""
-_ARGUMENTS: Final = re.compile("train(ing)?_?arg|(SFT|DPO|GRPO)Config", re.IGNORECASE)
+_ARGUMENTS: Final = "(?i)train(ing)?_?arg|(SFT|DPO|GRPO)Config"
 Locate = Callable[[ast.Call], Place]
 
 
@@ -184,7 +184,7 @@ class _Source:
         tests = chain.from_iterable(
             _operands(outer.test) for outer, _ in self.around(node) if isinstance(outer, ast.If)
         )
-        return not any(_ENGINE.search(ast.unparse(test)) for test in tests if not _is_rank_0(test))
+        return not any(re.search(_ENGINE, ast.unparse(test)) for test in tests if not _is_rank_0(test))
 
     def on_one_rank(self, node: ast.AST) -> bool:
         """Whether only one rank gets here, by an `if` in the same function."""
@@ -262,7 +262,7 @@ def _may_have_arguments(call: ast.Call, source: _Source) -> bool:
     given: list[ast.AST] = []
     if isinstance(scope, _FUNCTIONS):
         given = [scope.args]
-    return any(_ARGUMENTS.search(ast.unparse(node)) for node in (*given, *call.args))
+    return any(re.search(_ARGUMENTS, ast.unparse(node)) for node in (*given, *call.args))
 
 
 def _creates_arguments(call: ast.Call) -> bool:

@@ -336,11 +336,11 @@ def parse_gpus(text: str) -> GpuChoice:
 
 def parse_duration(text: str, option: str) -> float:
     """Parse `3:30:00`, `90m`, `2h` or seconds; raise WrongUsage for anything else."""
-    if found := _CLOCK.fullmatch(text) or _DAYS.fullmatch(text):
+    if found := re.fullmatch(_CLOCK, text) or re.fullmatch(_DAYS, text):
         parts = found.groupdict()
         days, hours, minutes, seconds = (int(parts.get(unit) or 0) for unit in "dhms")
         total = float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
-    elif found := _AMOUNT.fullmatch(text):
+    elif found := re.fullmatch(_AMOUNT, text):
         total = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
     else:
         total = 0.0
@@ -354,11 +354,11 @@ def parse_time_limit(text: str) -> float:
     return parse_duration(text, "--time-limit")
 
 
-_CLOCK = re.compile(r"(?:(?P<h>[0-9]{1,4}):)?(?P<m>[0-9]{1,4}):(?P<s>[0-9]{2})")
+_CLOCK = r"(?:(?P<h>[0-9]{1,4}):)?(?P<m>[0-9]{1,4}):(?P<s>[0-9]{2})"
 """Without hours, `5:30` is five minutes and a half, as for Slurm."""
-_DAYS = re.compile(r"(?P<d>[0-9]{1,4})-(?P<h>[0-9]{1,4})(?::(?P<m>[0-9]{2}))?(?::(?P<s>[0-9]{2}))?")
+_DAYS = r"(?P<d>[0-9]{1,4})-(?P<h>[0-9]{1,4})(?::(?P<m>[0-9]{2}))?(?::(?P<s>[0-9]{2}))?"
 """After days, hours come first, as for Slurm: `2-12:30` is two days, twelve hours and a half."""
-_AMOUNT = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smhd]?)")
+_AMOUNT = r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smhd]?)"
 
 
 def parse_debug(text: str) -> Debug:
@@ -378,7 +378,7 @@ MOST_PROFILED: Final = 100
 """More steps make a trace that no viewer opens."""
 
 
-_PROFILE: Final = re.compile(
+_PROFILE: Final = (
     r"(?:(?P<nsys>nsys)(?::(?=[0-9])|(?=@|$)))?(?:(?P<first>[0-9]{1,9})(?:-(?P<last>[0-9]{1,9}))?)?"
     r"(?:@(?P<ranks>all|[0-9]{1,6}(?:,[0-9]{1,6})*))?"
 )
@@ -389,7 +389,7 @@ def parse_profile(text: str) -> Profile:
 
     Raise WrongUsage for anything else.
     """
-    found = _PROFILE.fullmatch(text)
+    found = re.fullmatch(_PROFILE, text)
     if not found or not (found["first"] or found["nsys"]):
         raise WrongUsage(
             f"`--profile {text}` is not STEPS or STEPS@RANKS",

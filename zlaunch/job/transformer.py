@@ -150,11 +150,11 @@ class Transformer:
 
         Embeddings and norms are whole on each rank. Parts are rounded up.
         """
-        stacks = tuple(replace(stack, weights=_shards(stack.weights, ranks)) for stack in self.stacks)
+        stacks = tuple(replace(stack, weights=_part_of_a_rank(stack.weights, ranks)) for stack in self.stacks)
         widths = {
             name: -(-getattr(self, name) // ranks) for name in ("query", "key", "heads", "ffn", "shared")
         }
-        return replace(self, stacks=stacks, head=_shards(self.head, ranks), **widths)
+        return replace(self, stacks=stacks, head=_part_of_a_rank(self.head, ranks), **widths)
 
     def in_order(self) -> tuple[Weight, ...]:
         """List all parameters in the order of `model.parameters()`."""
@@ -172,7 +172,7 @@ _BY_ROWS: Final = frozenset({"o", "down", "shared_down", "experts_down"})
 """Weights that ranks share by their outputs, and by their inputs."""
 
 
-def _shards(weights: tuple[Weight, ...], ranks: int) -> tuple[Weight, ...]:
+def _part_of_a_rank(weights: tuple[Weight, ...], ranks: int) -> tuple[Weight, ...]:
     parts = []
     for weight in weights:
         part = weight

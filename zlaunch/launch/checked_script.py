@@ -5,6 +5,7 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +30,7 @@ from zlaunch.launch.op_build import environment_with
 from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.prepare import prepare
-from zlaunch.launch.program_process import ProgramProcess, argv_of, refusal, remove_made
+from zlaunch.launch.program_process import ProgramProcess, argv_of, refusal
 from zlaunch.launch.reporter import PlanReporter
 from zlaunch.launch.surroundings import Imagined, Surroundings
 from zlaunch.parity.script import MOST_SECONDS, NO_STEP, STEPS, MeasuredScript, ScriptOrder, result_of
@@ -38,6 +39,7 @@ from zlaunch.parity.verdict import Comparison, ParityVerdict, judge
 from zlaunch.process import signals_as_exceptions
 from zlaunch.rundir.layout import RunDir
 from zlaunch.units import duration, plural
+from zlaunch.worker.hook.confinement import remove_empty
 
 _PROGRAM: Final = "zlaunch.parity.program.script"
 _KILLED: Final = "it was killed, as when memory runs out"
@@ -138,7 +140,7 @@ def _measure(plan: LaunchPlan, directory: Path, reporter: PlanReporter, steps: i
     files = [result_of(directory, rank) for rank in range(RANKS)]
     read = adapter_of(MeasuredScript).validate_json
     results: list[MeasuredScript] = [read(file.read_bytes()) for file in files if file.exists()]
-    remove_made(result.made for result in results)
+    remove_empty(chain.from_iterable(result.made for result in results))
     failed = [result for result in results if result.error is not None]
     if failed:
         first = min(failed, key=lambda result: result.ended)

@@ -84,7 +84,7 @@ def _build_and_run(
         stopped_by = stop.number
     except OSError as error:
         raise Unavailable(f"the job cannot be started: {error.strerror}: {error.filename}") from None
-    return Evidence(stopped_by=stopped_by, by_command=control.was_commanded(plan.layout))
+    return Evidence(stopped_by=stopped_by, command=control.stopping_command(plan.layout))
 
 
 def _if_killed(plan: LaunchPlan, environment: dict[str, str]) -> list[str]:

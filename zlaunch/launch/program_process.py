@@ -1,12 +1,10 @@
 """Run ranks of a user's program in a process of zlaunch, as a rehearsal or a check of it."""
 
-import contextlib
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, field
-from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -125,13 +123,6 @@ def argv_of(plan: LaunchPlan) -> tuple[str, ...]:
     if plan.script.local_rank_flag:
         program.append(f"{plan.script.local_rank_flag}=0")
     return (*program, *plan.args.words)
-
-
-def remove_made(made: Iterable[Sequence[str]]) -> None:
-    """Remove directories that ranks made; the job may fail where they exist already."""
-    for directory in sorted(set(chain.from_iterable(made)), key=len, reverse=True):
-        with contextlib.suppress(OSError):
-            Path(directory).rmdir()
 
 
 def refusal(facts: JobFacts, error: str, place: str | None) -> Finding:

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -39,10 +40,11 @@ from zlaunch.job.source import Source
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.make_plan import make_plan
 from zlaunch.launch.plan import LaunchPlan
-from zlaunch.launch.program_process import ProgramProcess, argv_of, refusal, remove_made
+from zlaunch.launch.program_process import ProgramProcess, argv_of, refusal
 from zlaunch.launch.reporter import PlanReporter
 from zlaunch.rundir.layout import RunDir
 from zlaunch.units import duration, plural
+from zlaunch.worker.hook.confinement import remove_empty
 
 _PROGRAM: Final = "zlaunch.estimate.rehearsal.program"
 _EXTRA_SECONDS: Final = 20
@@ -111,7 +113,7 @@ def _rehearse(
     files = [result_of(directory, rank) for rank in ranks]
     read = adapter_of(RehearsedProgram).validate_json
     results = [read(file.read_bytes()) for file in files if file.exists()]
-    remove_made(result.made for result in results)
+    remove_empty(chain.from_iterable(result.made for result in results))
     if files[0].exists():
         result = _fuller(*results)
         if result.exited:

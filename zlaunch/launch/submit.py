@@ -141,10 +141,9 @@ def _check_there(job: JobSpec, nodes: Imagined, options: LaunchOptions, reporter
 
 def _facts_of_nodes(sources: Sources, python: Interpreter) -> JobFacts:
     """Make the facts about unknown nodes."""
-    gpus: tuple[Gpu, ...] = (_A_GPU,)
+    machine = Machine("", os.cpu_count() or 1, UNKNOWN_MEMORY_BYTES, (_A_GPU,))
     if os.environ.get("DS_ACCELERATOR") == "cpu":
-        gpus = ()
-    machine = Machine("", os.cpu_count() or 1, UNKNOWN_MEMORY_BYTES, gpus)
+        machine = replace(machine, gpus=(), is_cpu_asked=True)
     assert sources.hosts is not None
     return JobFacts(
         job=sources.job,

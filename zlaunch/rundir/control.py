@@ -8,6 +8,8 @@ from zlaunch.rundir.layout import RunDir
 
 COMMAND = "zlaunch runs stop"
 """Written into the stop file by that command."""
+MEASURE_COMMAND = "zlaunch plan --measure"
+"""Written there by that command, which ends a run after its steps."""
 SAVE_COMMAND = f"`{COMMAND} --save`"
 """Written into the request to save by that command."""
 
@@ -43,12 +45,15 @@ def requested_stop(run_dir: RunDir) -> int | None:
         return None
 
 
-def was_commanded(run_dir: RunDir) -> bool:
-    """Whether `zlaunch runs stop` asked the run to stop."""
+def stopping_command(run_dir: RunDir) -> str | None:
+    """Return the command of zlaunch that asked the run to stop; None if none did."""
     try:
-        return _text(run_dir.stop).endswith(f" {COMMAND}")
+        asker = _text(run_dir.stop).partition(" ")[2]
     except (OSError, ValueError):
-        return False
+        return None
+    if asker in (COMMAND, MEASURE_COMMAND):
+        return asker
+    return None
 
 
 def ask_for_save(run_dir: RunDir, by: str) -> None:

@@ -26,7 +26,7 @@ from zlaunch.rundir import phases
 from zlaunch.rundir.record import HeartbeatRecord, StepRecord
 from zlaunch.runs.history import RunHistory
 from zlaunch.runs.run import Run
-from zlaunch.units import brief, decimal, rate, whole
+from zlaunch.units import brief_range, decimal, rate, whole
 from zlaunch.worker.hook.step_clock import WARM_UP
 
 PASSES: Final = "forward and backward"
@@ -165,7 +165,7 @@ def _predicted(run: Run) -> str | None:
     forecast = run.forecast.get("step") or {}
     match forecast.get("likely", []):
         case [best, worst]:
-            return f"{brief(best)} to {brief(worst)}, bound by {forecast.get('bound_by')}"
+            return f"{brief_range(best, worst)}, bound by {forecast.get('bound_by')}"
     return None
 
 

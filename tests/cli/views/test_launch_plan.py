@@ -130,7 +130,7 @@ def test_a_plan_says_where_each_argument_comes_from_as_text_and_as_json() -> Non
     assert shown == [["--lr", "1e-5", "the command line"], ["--seed", "3", "`args.seed` in zlaunch.yaml:4"]]
     rows = {row["words"][0]: row["source"] for row in json.loads(plan_json(plan))["args"]}
     assert (rows["--use_cpu"], rows["--seed"]) == (
-        "this machine has no accelerator",
+        "no NVIDIA GPU was found",
         "`args.seed` in zlaunch.yaml:4",
     )
 
@@ -149,7 +149,7 @@ def test_a_plan_says_how_many_steps_a_job_takes() -> None:
     assert "steps   480" in list(plan_lines(make_plan(replace(INPUTS, job=job)), complete=False))
 
 
-@pytest.mark.parametrize(("first", "ends"), [(12, ""), (13, ": the job ends before, after 12 steps")])
+@pytest.mark.parametrize(("first", "ends"), [(12, ""), (13, ", but the job ends after 12 steps")])
 def test_a_plan_says_that_a_job_ends_before_the_steps_to_profile(first: int, ends: str) -> None:
     job = JobSpec(Path("train.py"), ScriptArgs.of(["--max_steps", "12"]), profile=Profile(first, 15))
     rows = " ".join(" ".join(plan_lines(make_plan(replace(INPUTS, job=job)), complete=False)).split())

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.asking import answer, forecast, question
 from tests.facts import facts_of
 from tests.making import local, script
 from zlaunch.cli.views.measured_plan import check_output, measured_lines, write_measured
@@ -56,6 +57,17 @@ def test_predictions_stand_beside_what_was_measured() -> None:
     ]
     assert "measured: 812 ms a step, 2 runs" in " ".join(shown.split())
     assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_columns_without_predictions_are_explained() -> None:
+    unknown = replace(result(measured(1, 0.8)), why_not_predicted="the model of the script is unknown")
+    assert "nothing was predicted: the model of the script is unknown" in text(unknown).splitlines()
+    known = replace(
+        measured(1, 0.8), trial=replace(measured(1, 0.8).trial, estimate=answer(question(), forecast(1)))
+    )
+    assert (
+        "no step time was predicted: there is no GPU whose speed is known" in text(result(known)).splitlines()
+    )
 
 
 def test_what_is_passed_over_is_grouped_by_its_reason() -> None:

@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 
-from tests.running import ROOT
+from tests.running import ROOT, Program
 from zlaunch.hosts.agent import handshake
 from zlaunch.hosts.agent.channel import Channel, Message
 from zlaunch.hosts.agent.handshake import MEMBER, HandshakeListener, WrongSecret, connect, prove
@@ -204,7 +204,7 @@ def test_hundreds_of_silent_strangers_keep_no_member_out(port: int) -> None:
 def full(port: int, first: Callable[[], object]) -> Iterator["subprocess.Popen[str]"]:
     """Start a listener that may have 40 files; the first to connect is followed by 60 silent strangers."""
     argv = (sys.executable, "-c", FULL, str(port))
-    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as program, ExitStack() as undo:
+    with Program(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as program, ExitStack() as undo:
         undo.callback(program.kill)
         assert program.stdout is not None
         assert program.stdout.readline() == "open\n"

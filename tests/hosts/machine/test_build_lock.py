@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.making import interpreter
+from tests.running import Program
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.hosts.machine.build_lock import QUIET_SECONDS, lock_holder, lock_state
 from zlaunch.hosts.machine.interpreter import Interpreter
@@ -83,7 +84,7 @@ def test_a_lock_in_the_kernel_ends_with_its_process_and_leaves_the_file(
     lock: Path, in_kernel: Interpreter
 ) -> None:
     argv = [sys.executable, "-SEc", HOLDS, str(lock)]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as builder:
+    with Program(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as builder:
         assert builder.stdout is not None
         builder.stdout.readline()
         assert (lock_state(lock, in_kernel), lock_holder(lock)) == ("held", builder.pid)

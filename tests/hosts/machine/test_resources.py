@@ -5,14 +5,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.making import CPU_MACHINE, gpu, machine
-from tests.running import ROOT
-from zlaunch.hosts.machine.probe import cgroups, disk_of, free_resources
+from tests.making import CPU_MACHINE, PYTHON, gpu, machine
+from tests.running import ROOT, Program
+from zlaunch.hosts.machine.probe import cgroups, disk_of, free_resources, probe_machine
 from zlaunch.hosts.machine.resources import (
     Cgroup,
     FreeResources,
@@ -32,6 +33,23 @@ def test_a_machine_with_a_gpu_has_cuda() -> None:
 
 def test_a_machine_without_a_gpu_has_its_cpu() -> None:
     assert CPU_MACHINE.accelerator == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("of_machine", "why"),
+    [
+        ({}, "no NVIDIA GPU was found"),
+        ({"hidden_gpus": (0, 1)}, "CUDA_VISIBLE_DEVICES hides all GPUs"),
+        ({"is_cpu_asked": True}, "zlaunch was started with DS_ACCELERATOR=cpu"),
+    ],
+)
+def test_a_machine_says_why_a_job_trains_on_its_cpu(of_machine: dict[str, Any], why: str) -> None:
+    assert replace(CPU_MACHINE, **of_machine).why_cpu == why
+
+
+def test_a_machine_whose_cpu_is_asked_for_is_not_searched_for_gpus() -> None:
+    machine = probe_machine({"DS_ACCELERATOR": "cpu"}, PYTHON)
+    assert (machine.accelerator, machine.is_cpu_asked) == ("cpu", True)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +247,7 @@ def nvmlDeviceGetComputeRunningProcesses(handle):
 
 
 def test_the_driver_names_what_runs_on_a_gpu(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()", "--token", "secret"], stdin=-1) as other:
+    with Program[bytes]([sys.executable, "-c", "input()", "--token", "secret"], stdin=-1) as other:
         (tmp_path / "pynvml.py").write_text(FAKE_NVML.replace("PID", str(other.pid)))
         program = (
             "import dataclasses, json; from zlaunch.hosts.machine.probe import _gpus\n"

@@ -32,7 +32,9 @@ def show(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = 
         console.data("", *step_time_lines(time))
     if profiled := list(profile_lines(chosen)):
         console.data("", *profiled)
-    console.data("", *_memory_rows(memory), *_accuracy())
+    console.data("", *_memory_rows(memory))
+    if chosen.forecast:
+        console.data(*_accuracy())
 
 
 def _stall(run: Run) -> Iterator[str]:
@@ -54,7 +56,7 @@ def _memory_rows(memory: MemoryComparison) -> Iterator[str]:
 
 def _accuracy() -> Iterator[str]:
     if rows := forecast_errors(read_accuracy(accuracy_file())):
-        yield from ["", "accuracy of forecasts on this machine", *console.table(rows)]
+        yield from ["", "accuracy of all predictions on this machine", *console.table(rows)]
 
 
 def _amount(num_bytes: int | None) -> str:

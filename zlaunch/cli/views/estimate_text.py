@@ -17,7 +17,7 @@ from zlaunch.estimate.memory.settings import read_settings
 from zlaunch.estimate.query import Estimate, EstimateQuery
 from zlaunch.hosts.machine.gpu_catalog import nominal_size
 from zlaunch.job.script import Handover
-from zlaunch.units import brief, count, decimal, gib, in_gib, memory, plural
+from zlaunch.units import brief, brief_range, count, decimal, gib, in_gib, memory, plural
 
 BAR_COLUMNS: Final = 20
 MOST_HINTS: Final = 3
@@ -321,10 +321,10 @@ def time_lines(speed: Speed | None) -> Iterator[str]:
     roof = speed.roofline
     calibrated = "published runs" if roof.is_calibrated else "published runs on other GPUs"
     yield from console.paragraph(
-        f"a step takes {_range(roof.likely)} (not measured: calibrated on {calibrated})"
+        f"a step takes {brief_range(*roof.likely)} (not measured: calibrated on {calibrated})"
     )
     yield from console.table(
-        [(term.name, _range(term.likely), term.why) for term in roof.terms if term.likely[1]]
+        [(term.name, brief_range(*term.likely), term.why) for term in roof.terms if term.likely[1]]
     )
     verb = "take" if roof.bound_by.endswith("s") else "takes"
     yield from console.paragraph(
@@ -332,10 +332,6 @@ def time_lines(speed: Speed | None) -> Iterator[str]:
         f"{brief(roof.seconds)}: at most {roof.tokens_per_second:,.0f} tokens/s on all ranks",
         "  ",
     )
-
-
-def _range(seconds: tuple[float, float]) -> str:
-    return " to ".join(dict.fromkeys(map(brief, seconds)))
 
 
 def _part_lines(forecast: Forecast) -> Iterator[str]:

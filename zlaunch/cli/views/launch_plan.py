@@ -87,7 +87,7 @@ def _observed(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
             tool = "Nsight Systems"
         steps = total_steps(plan.training.script, plan.training.args)
         if steps is not None and profile.first is not None and steps < profile.first:
-            tool += f": the job ends before, after {plural(steps, 'step')}"
+            tool += f", but the job ends after {plural(steps, 'step')}"
         yield "profile", f"{what}, with {tool}"
 
 
@@ -207,7 +207,7 @@ def _resumed(position: "DataPosition") -> str:
 def _ranks(plan: LaunchPlan) -> str:
     count = plural(plan.topology.world_size, "rank")
     if plan.accelerator == "cpu" and not plan.topology.spans_hosts:
-        without = f"{count} on the CPU: no accelerator was found"
+        without = f"{count} on the CPU: {plan.facts.machine.why_cpu}"
         if plan.script.interface is ConfigInterface.NONE:
             return without
         return f"{without}, so DeepSpeed's CPU accelerator is used"

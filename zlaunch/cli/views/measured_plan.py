@@ -31,6 +31,7 @@ MOST_NAMES: Final = 4
 """Configurations to name with the same reason."""
 NOISY: Final = 0.2
 """Runs on an idle machine differ by less."""
+_NO_SPEED: Final = "no step time was predicted: there is no GPU whose speed is known"
 _HEADERS: Final = (
     ("", "step time", "", "memory", "of a rank", ""),
     ("stage offload        batch", "predicted", "measured", "predicted", "measured", "runs"),
@@ -84,6 +85,7 @@ def measured_lines(result: Measurement, facts: JobFacts) -> Iterator[str]:
         yield f"{facts.job.shown_name} on {where}, {_same_batch(result, ranks)}"
         yield ""
         yield from console.figures([*_HEADERS, *map(_row, result.measured)])
+        yield from console.paragraph(_not_predicted(result))
         yield ""
         best = result.measured[0]
         yield from console.paragraph(f"fastest: `{best.trial.name}`; {best.provenance}")
@@ -96,6 +98,16 @@ def measured_lines(result: Measurement, facts: JobFacts) -> Iterator[str]:
     for why, names in by_reason.items():
         yield from console.paragraph(f"not measured: {listed(names, MOST_NAMES)}: {why}")
     yield from map(str, _ending(result))
+
+
+def _not_predicted(result: Measurement) -> str:
+    """Say why columns of the table have no values; empty if they have some."""
+    trials = [one.trial for one in result.measured]
+    if all(trial.estimate is None for trial in trials):
+        return f"nothing was predicted: {result.why_not_predicted}"
+    if all(trial.seconds is None for trial in trials):
+        return _NO_SPEED
+    return ""
 
 
 def _calibration(result: Measurement) -> str:

@@ -62,7 +62,7 @@ def reconcile_with_trainer(
     if is_trainer and may_add:
         added |= from_config(values, args)
         if machine is not None and machine.accelerator == "cpu" and not args["use_cpu"].value:
-            added["use_cpu"] = Argument(True, Source(SourceKind.MACHINE, "this machine has no accelerator"))
+            added["use_cpu"] = Argument(True, Source(SourceKind.MACHINE, machine.why_cpu))
     words = [(name, argument.value) for name, argument in added.items() if args[name].value != argument.value]
     for name, argument in added.items():
         args = args.over(name, argument)

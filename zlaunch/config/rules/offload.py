@@ -108,7 +108,7 @@ def path_is_taken_literally(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed expands neither `~` nor variables, and makes a directory of that name."""
     for path, value in subject.written.items():
         *keys, last = path
-        if last not in _PATHS or not isinstance(value, str) or not _EXPANDED_BY_SHELLS.search(value):
+        if last not in _PATHS or not isinstance(value, str) or not re.search(_EXPANDED_BY_SHELLS, value):
             continue
         if last == "nvme_path":
             section = subject.offloads.get(keys[-1])
@@ -124,7 +124,7 @@ def path_is_taken_literally(subject: Subject) -> Iterator[Violation]:
 
 
 _PATHS = ("nvme_path", "output_path", "output_file")
-_EXPANDED_BY_SHELLS = re.compile(r"^~|\$\w+|\$\{\w+\}")
+_EXPANDED_BY_SHELLS = r"^~|\$\w+|\$\{\w+\}"
 
 
 @fails_later(

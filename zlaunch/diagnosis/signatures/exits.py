@@ -85,8 +85,8 @@ def stopped(case: Case) -> Reading | None:
     step = max((rank.step for rank in case.evidence.ranks), default=0)
     who = "a user" if number == signal.SIGINT else "a user or the system"
     cause, advice, save = f"{who} stopped the job with {signal_name(number)}", [], case.evidence.save
-    if case.evidence.by_command:
-        cause = "`zlaunch runs stop` ended the job"
+    if case.evidence.command is not None:
+        cause = f"`{case.evidence.command}` ended the job"
     elif save is not None and number != signal.SIGINT:
         cause = _not_saved(save)
     if save is not None:

@@ -4,6 +4,9 @@ DeepSpeed converts `"3"` to 3 in some sections and crashes on it in others, so a
 here. The parser has already made integers of numbers like `2e8`.
 """
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
@@ -25,6 +28,23 @@ T = TypeVar("T")
 ZERO = "zero_optimization"
 
 
+NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
+
+
+@contextmanager
+def _without_plugins() -> Iterator[None]:
+    """Keep pydantic's plugins out, as Typer does: to find them, it reads a file of each installed package."""
+    before = os.environ.get(NO_PLUGINS)
+    os.environ[NO_PLUGINS] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[NO_PLUGINS]
+        else:
+            os.environ[NO_PLUGINS] = before
+
+
 class Section(BaseModel):
     """One JSON object of a ds_config: frozen, strict, closed.
 
@@ -35,6 +55,12 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, populate_by_name=True, defer_build=True
     )
+
+    @classmethod
+    def model_rebuild(cls, **given: Any) -> bool | None:
+        """Build the validator, which pydantic asks for when the section is first validated."""
+        with _without_plugins():
+            return super().model_rebuild(**given)
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,11 @@ from zlaunch.units import narrowed
 MAX_DEPTH = 50
 MAX_DIGITS = 400
 
-_JSON_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_JSON_NUMBER = r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?"
 _MEMBER = r"""(?:"[^"\n]*"|'[^'\n]*'|\w+)[ \t\r\f\v]*:"""
-_VALUE_END = re.compile(rf"[ \t\r]*(?:\n|\Z|[,}}\]#]|//|/\*|{_MEMBER})")
-_UNDERSCORES = re.compile(r"[+-]?\d[\d_]*\d")
-_BARE_VALUE = re.compile(r"[^,}\]\n]*")
+_VALUE_END = rf"[ \t\r]*(?:\n|\Z|[,}}\]#]|//|/\*|{_MEMBER})"
+_UNDERSCORES = r"[+-]?\d[\d_]*\d"
+_BARE_VALUE = r"[^,}\]\n]*"
 _WORDS: Mapping[str, object] = {"true": True, "false": False, "null": None}
 _PYTHON_WORDS: Mapping[str, object] = {"True": True, "False": False, "None": None}
 _TEXT_TO_DEEPSPEED = "DeepSpeed reads it and the rest of the line as text"
@@ -52,15 +52,12 @@ def _refuse_template(text: str, file: str) -> None:
         raise Refused([template])
 
 
-_PLAIN_STRING = re.compile(r'"[^"\\\x00-\x1f]*"')
-_PLAIN_MEMBER = re.compile(
-    r"""
+_PLAIN_STRING = r'"[^"\\\x00-\x1f]*"'
+_PLAIN_MEMBER = r"""(?x)
     "(?P<key>[^"\\\x00-\x1f]*)"[ \t\r\n]*:[ \t\r\n]*
     (?P<value>(?P<int>-?(?:0|[1-9]\d{0,17}))|(?P<float>-?(?:0|[1-9]\d{0,17})\.\d{1,18}(?:[eE][+-]?\d\d?)?)|"(?P<text>[^"\\\x00-\x1f]*)"|(?P<word>true|false|null))
     (?:[ \t\r\n]*,[ \t\r\n]*(?=")|(?=[ \t\r\n]*\}))
-    """,
-    re.VERBOSE,
-)
+    """
 """A member of an object in strict JSON, and the comma after it, unless it is the last one."""
 
 
@@ -109,7 +106,7 @@ class _Parser:
         """Read the next token, skipping comments and whitespace."""
         self._end = position
         while position < len(self.text):
-            match = TOKEN.match(self.text, position)
+            match = re.compile(TOKEN).match(self.text, position)
             assert match is not None, "the last arm matches anything"
             kind, position = str(match.lastgroup), match.end()
             if kind == "comment":
@@ -158,7 +155,7 @@ class _Parser:
 
         If the rest of the line is another member, a comma is missing.
         """
-        return _VALUE_END.match(self.text, position) is not None
+        return re.compile(_VALUE_END).match(self.text, position) is not None
 
     def _object(self, path: KeyPath, closing: str) -> dict[str, object]:
         """Read members up to the closing brace or the end of the text, which the caller consumes."""
@@ -189,7 +186,8 @@ class _Parser:
     def _plain_members(self, path: KeyPath, members: dict[str, object]) -> None:
         """Read members as far as they are plain JSON: nearly all of a file, in a fraction of the time."""
         position, text, spans = self._token.start, self.text, self.spans
-        while (match := _PLAIN_MEMBER.match(text, position)) is not None:
+        plain = re.compile(_PLAIN_MEMBER)
+        while (match := plain.match(text, position)) is not None:
             key, whole, fraction, string, word = match.group("key", "int", "float", "text", "word")
             if key in members:
                 break
@@ -249,7 +247,7 @@ class _Parser:
             text = "\n".join(line.strip() for line in lines)
             self.notes.lenient("single-quotes", "a string in triple quotes is", token, text)
             return text
-        if _PLAIN_STRING.fullmatch(token.text) is not None:
+        if re.fullmatch(_PLAIN_STRING, token.text) is not None:
             return token.text[1:-1]
         text = unescape(token.text[1:-1])
         if token.text[0] == "'":
@@ -264,7 +262,7 @@ class _Parser:
         number = narrowed(value)
         if re.fullmatch(r"[+-]?\d+", token.text):
             number = int(token.text)
-        if not _JSON_NUMBER.fullmatch(token.text):
+        if not re.fullmatch(_JSON_NUMBER, token.text):
             self.notes.misread(token, number, f"is not a JSON number: {_TEXT_TO_DEEPSPEED}")
         return number
 
@@ -272,10 +270,10 @@ class _Parser:
         """Read text without quotes: hjson takes the whole line, the writer meant it up to the next mark."""
         end = self.text.find("\n", token.start)
         line = self.text[token.start : end if end >= 0 else None].rstrip()
-        bare = str(_BARE_VALUE.match(line).group()).rstrip()  # type: ignore[union-attr]
+        bare = str(re.match(_BARE_VALUE, line).group()).rstrip()  # type: ignore[union-attr]
         meant = Token("word", bare, token.start)
         self._advance(meant.end)
-        if _UNDERSCORES.fullmatch(bare) and len(bare) <= MAX_DIGITS:
+        if re.fullmatch(_UNDERSCORES, bare) and len(bare) <= MAX_DIGITS:
             return self._python(meant, int(bare))
         if bare in _PYTHON_WORDS:
             return self._python(meant, _PYTHON_WORDS[bare])

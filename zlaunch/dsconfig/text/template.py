@@ -22,18 +22,16 @@ _PLACEHOLDERS = (
     r"[A-Z][A-Z0-9]*_[A-Z0-9_]*",  # ZERO_STAGE
 )
 _PLACEHOLDER = "|".join(_PLACEHOLDERS)
-_VALUE = re.compile(_PLACEHOLDER)
-_UNQUOTED = re.compile(
-    r"\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'|#[^\n]*|//[^\n]*|/\*.*?\*/"
-    rf"|(?P<tag>\{{\{{.*?\}}\}}|\{{%.*?%\}})|[:,\[]\s*(?P<value>{_PLACEHOLDER})(?=\s*[,}}\]\n#/]|\s*\Z)",
-    re.DOTALL,
+_UNQUOTED = (
+    r"(?s)\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'|#[^\n]*|//[^\n]*|/\*.*?\*/"
+    rf"|(?P<tag>\{{\{{.*?\}}\}}|\{{%.*?%\}})|[:,\[]\s*(?P<value>{_PLACEHOLDER})(?=\s*[,}}\]\n#/]|\s*\Z)"
 )
 """A string or a comment, or else a placeholder: a tag anywhere, other ones only where a value belongs."""
 
 
 def is_placeholder(value: object) -> bool:
     """Whether a text is nothing but a placeholder."""
-    return isinstance(value, str) and _VALUE.fullmatch(value.strip()) is not None
+    return isinstance(value, str) and re.fullmatch(_PLACEHOLDER, value.strip()) is not None
 
 
 def find_template(text: str, file: str) -> Finding | None:
@@ -59,7 +57,7 @@ def template_finding(placeholder: str, others: int, file: str, text: str, offset
 
 
 def _placeholders(text: str) -> Iterator[tuple[int, str]]:
-    for match in _UNQUOTED.finditer(text):
+    for match in re.finditer(_UNQUOTED, text):
         group = match.lastgroup
         if group is not None:
             yield match.start(group), match.group(group)

@@ -5,8 +5,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-TOKEN = re.compile(
-    r"""(?P<space>[\s\ufeff]+)
+TOKEN = r"""(?sx)
+        (?P<space>[\s\ufeff]+)
       | (?P<comment>//[^\r\n]*|\#[^\r\n]*|/\*.*?\*/)
       | (?P<lines>'''.*?''')
       | (?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
@@ -14,9 +14,7 @@ TOKEN = re.compile(
       | (?P<word>[A-Za-z_$][\w$.-]*)
       | (?P<mark>[{}\[\]:,])
       | (?P<other>.)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
+    """  # noqa: S105 - a pattern
 
 
 class Token(NamedTuple):
@@ -39,11 +37,11 @@ class Token(NamedTuple):
         return f"`{self.text}`"
 
 
-_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_ESCAPE = r"(?s)\\(u[0-9a-fA-F]{4}|.)"
 _ESCAPED: Mapping[str, str] = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 
-_HALF = re.compile("[\ud800-\udfff]")
+_HALF = "[\ud800-\udfff]"
 """Half of a pair of surrogates, which is not text without the other."""
 
 
@@ -62,8 +60,8 @@ def unescape(text: str) -> str:
     try:
         read = str(json.loads(f'"{text}"', strict=False))
     except ValueError:
-        read = _ESCAPE.sub(plain, text)
-    return _HALF.sub(lambda half: f"\\u{ord(half[0]):04x}", read)
+        read = re.sub(_ESCAPE, plain, text)
+    return re.sub(_HALF, lambda half: f"\\u{ord(half[0]):04x}", read)
 
 
 def is_strict(written: str) -> bool:

@@ -22,7 +22,7 @@ DEFAULT_PORT = 29500
 _PORTS = range(20_000, 32_000)
 """Below the ports that Linux hands out to connections."""
 
-_ADDRESS = re.compile(r"[\w.-]{1,255}|\[?[0-9A-Fa-f:.]{2,45}(%\w+)?\]?")
+_ADDRESS = r"[\w.-]{1,255}|\[?[0-9A-Fa-f:.]{2,45}(%\w+)?\]?"
 
 Environ = Mapping[str, str]
 
@@ -352,7 +352,9 @@ def _checked(member: Member, rank: str, size: str) -> Member:
 def _is_address(text: str) -> bool:
     """Whether something may be called so; it need not exist."""
     labels = text.removesuffix(".").split(".")
-    return _ADDRESS.fullmatch(text) is not None and (":" in text or all(0 < len(one) < 64 for one in labels))
+    return re.fullmatch(_ADDRESS, text) is not None and (
+        ":" in text or all(0 < len(one) < 64 for one in labels)
+    )
 
 
 def _number_in(environ: Environ, name: str, default: int | None = None) -> int:

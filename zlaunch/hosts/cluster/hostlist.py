@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from zlaunch.errors import WrongUsage
 
-_PART = re.compile(r"[^\[\],]+|\[[^\[\]]*\]")
-_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+_PART = r"[^\[\],]+|\[[^\[\]]*\]"
+_RANGE = r"(\d{1,9})(?:-(\d{1,9}))?"
 MOST_HOSTS = 1 << 16
 
 
@@ -21,7 +21,7 @@ def expand(text: str) -> tuple[str, ...]:
 
 def _expanded_hosts(text: str) -> Iterator[str]:
     for term in re.split(r",(?![^\[]*\])", text):
-        parts = _PART.findall(term)
+        parts = re.findall(_PART, term)
         if not term or "".join(parts) != term:
             raise WrongUsage(f"`{text}` is not a list of hosts")
         choices = [_expanded_part(part, text) for part in parts]
@@ -34,7 +34,7 @@ def _expanded_part(part: str, text: str) -> list[str]:
         return [part]
     found: list[str] = []
     for term in part[1:-1].split(","):
-        match = _RANGE.fullmatch(term)
+        match = re.fullmatch(_RANGE, term)
         if match is None:
             raise WrongUsage(f"`{text}` is not a list of hosts")
         first, last = match[1], match[2] or match[1]

@@ -17,18 +17,17 @@ from zlaunch.frozen import dataclass
 _IPV6 = r"[0-9A-Fa-f:.]+(?:%[\w.-]+)?"
 """With the interface of a link-local address: `fe80::1%eth0`."""
 _NAME = r"[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?\.?"
-_TARGET = re.compile(
-    rf"(?:(?P<user>[A-Za-z_][\w.@-]*)@)?"
+_TARGET = (
+    rf"(?a)(?:(?P<user>[A-Za-z_][\w.@-]*)@)?"
     rf"(?:\[(?P<address>{_IPV6})\]|(?P<name>{_NAME}|(?=[^:]*:[^:]*:){_IPV6}))"
-    r"(?::(?P<slots>\d{1,6}))?",
-    re.ASCII,
+    r"(?::(?P<slots>\d{1,6}))?"
 )
 _OPTIONS = {
-    "slots": re.compile(r"\d{1,6}", re.ASCII),
-    "max_slots": re.compile(r"\d+", re.ASCII),
-    "port": re.compile(r"[1-9]\d{0,4}", re.ASCII),
-    "addr": re.compile(rf"{_NAME}|{_IPV6}|\[{_IPV6}\]", re.ASCII),
-    "python": re.compile(r"/\S+|\w[\w.+-]*"),
+    "slots": r"(?a)\d{1,6}",
+    "max_slots": r"(?a)\d+",
+    "port": r"(?a)[1-9]\d{0,4}",
+    "addr": rf"(?a){_NAME}|{_IPV6}|\[{_IPV6}\]",
+    "python": r"/\S+|\w[\w.+-]*",
 }
 _VALUES = {
     "slots": "not a number of slots",
@@ -38,7 +37,7 @@ _VALUES = {
     "python": "neither an absolute path nor the name of a program",
 }
 """What a value of these options is if it is wrong."""
-_FOUR_NUMBERS = re.compile(r"\d+(\.\d+){3}", re.ASCII)
+_FOUR_NUMBERS = r"(?a)\d+(\.\d+){3}"
 _HOW = "write `HOST slots=N`, or `USER@HOST slots=N port=P addr=ADDRESS python=/PATH`"
 
 
@@ -227,10 +226,10 @@ def _host(line: str) -> Host | Finding:
     if not line:
         return Finding("bad-host-line", "a host has no name", _HOW)
     words = re.sub(r"\s*=\s*", "=", re.split(r"(?:^|\s)#", line)[0]).split()
-    match = _TARGET.fullmatch(words[0])
+    match = re.fullmatch(_TARGET, words[0])
     if match is None or not _is_name(match["address"] or match["name"]):
         before, colon, behind = words[0].rpartition(":")
-        if colon and _TARGET.fullmatch(before):
+        if colon and re.fullmatch(_TARGET, before):
             return Finding("bad-host-line", f"`{words[0]}`: `{behind}` is not a number of slots", _HOW)
         return Finding("bad-host-line", f"`{line}` does not begin with a host name", _HOW)
     given, wrong = _host_options(words[1:])
@@ -254,7 +253,7 @@ def _host(line: str) -> Host | Finding:
 def _is_name(name: str) -> bool:
     """Whether a word is a host name or an address; four numbers are an address, or nothing."""
     with contextlib.suppress(ValueError):
-        return not (":" in name or _FOUR_NUMBERS.fullmatch(name)) or bool(ip_address(name))
+        return not (":" in name or re.fullmatch(_FOUR_NUMBERS, name)) or bool(ip_address(name))
     return False
 
 
@@ -274,7 +273,7 @@ def _host_options(words: Iterable[str]) -> tuple[dict[str, str], str | None]:
             return given, f"`{word}` is not an option of a host"
         if name in given:
             return given, f"`{name}=` is given twice"
-        if not _OPTIONS[name].fullmatch(value) or not _is_possible(name, value):
+        if not re.fullmatch(_OPTIONS[name], value) or not _is_possible(name, value):
             return given, f"`{word}`: {_VALUES[name]}"
         given[name] = value
     return given, None

@@ -23,7 +23,7 @@ LockState = Literal["free", "held", "left"]
 QUIET_SECONDS = 900.0
 """No compiler works longer on one file of an op."""
 
-_NETWORK = re.compile("nfs|lustre|gpfs|beegfs|ceph|cifs|smb|fuse|9p|virtiofs|afs|glusterfs|wekafs")
+_NETWORK = "nfs|lustre|gpfs|beegfs|ceph|cifs|smb|fuse|9p|virtiofs|afs|glusterfs|wekafs"
 
 
 def lock_state(lock: Path, python: Interpreter) -> LockState:
@@ -105,4 +105,4 @@ def _is_on_network(file: Path) -> bool:
 
     mounts = {Path(disk.mountpoint): disk.fstype for disk in psutil.disk_partitions(all=True)}
     here = next((parent for parent in file.resolve().parents if parent in mounts), Path("/"))
-    return _NETWORK.match(mounts.get(here, "")) is not None
+    return re.match(_NETWORK, mounts.get(here, "")) is not None

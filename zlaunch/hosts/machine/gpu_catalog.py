@@ -30,11 +30,9 @@ _ANY: Final = "any GPU since Ampere"
 _AMPERE: Final = (8, 0)
 _HOPPER: Final = (9, 0)
 
-_FULL_NAME = re.compile(
-    r"(?:(?P<count>\d{1,6})\s*[x\N{MULTIPLICATION SIGN}*]\s*)?(?P<name>\S.*)", re.IGNORECASE
-)
+_FULL_NAME = r"(?i)(?:(?P<count>\d{1,6})\s*[x\N{MULTIPLICATION SIGN}*]\s*)?(?P<name>\S.*)"
 
-_OF_OTHERS = re.compile(
+_OF_OTHERS = (
     r"a(3[158]0|5[358]0|7[357]0)m?|b(50|60|5[78]0)|v(340|520|620|710)"
     r"|(rtx-)?a(400|500|1000|2000|3000|4500|5500)|[pt](4|40|400|600|1000|2000)|gb10|b(10|20|30|100)"
 )
@@ -50,8 +48,8 @@ _AMD_GIB: Final[Mapping[str, int]] = {
 }
 """Memory of a device of AMD's data sheets; the two dies of an MI250 are two devices."""
 
-_MEMORY = re.compile(r"(?P<size>\d{1,6}(?:\.\d{1,3})?)\s*(?P<unit>GiB|GB)", re.IGNORECASE)
-_SIZE = re.compile(r"(?<![0-9])(\d+)gb")
+_MEMORY = r"(?i)(?P<size>\d{1,6}(?:\.\d{1,3})?)\s*(?P<unit>GiB|GB)"
+_SIZE = r"(?<![0-9])(\d+)gb"
 _UNITS: Final = {"gib": _GIB, "gb": 10**9}
 
 
@@ -141,7 +139,7 @@ def parse_gpus(text: str) -> tuple[int | None, GpuModel]:
 
     Case does not matter. Raises WrongUsage for an unknown name, with the one that may be meant.
     """
-    match, name = _FULL_NAME.fullmatch(text.strip()), text
+    match, name = re.fullmatch(_FULL_NAME, text.strip()), text
     if match:
         name = match["name"]
     gpu = _gpu_named(name) or _of_memory(name)
@@ -194,7 +192,7 @@ def _short(name: str) -> str:
 
 def parse_memory(text: str) -> int:
     """Read `48GiB` or `48GB` as bytes; 0 for anything else."""
-    match = _MEMORY.fullmatch(text.strip())
+    match = re.fullmatch(_MEMORY, text.strip())
     if match is None:
         return 0
     return int(float(match["size"]) * _UNITS[match["unit"].lower()])
@@ -241,10 +239,10 @@ def _hint_for(name: str, counted: str) -> str:
         return f"name its memory: {' or '.join(f'`{counted}{spelled[known]}`' for known in sized)}"
     spelled |= {alias: alias.upper() for alias in _aliases()}
     slips = [known for known in spelled if _is_slip(plain, known)]
-    if slips and not _OF_OTHERS.fullmatch(plain):
+    if slips and not re.fullmatch(_OF_OTHERS, plain):
         return f"did you mean `{counted}{spelled[slips[0]]}`?"
     memory = "48GiB"
-    if size := _SIZE.search(plain):
+    if size := re.search(_SIZE, plain):
         memory = f"{size[1]}GB"
     names, words = [gpu for gpu in known_gpus() if _series(_plain(gpu)) == _series(plain)], "similar names"
     if not names:
@@ -257,7 +255,7 @@ def _is_slip(plain: str, known: str) -> bool:
 
     Another letter or digit makes another GPU, and so does another memory.
     """
-    size, known_size = _SIZE.search(plain), _SIZE.search(known)
+    size, known_size = re.search(_SIZE, plain), re.search(_SIZE, known)
     short, known_short = (_short(text).removesuffix("gb") for text in (plain, known))
     if short == known_short:
         return True

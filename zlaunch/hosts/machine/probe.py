@@ -30,7 +30,11 @@ from zlaunch.hosts.machine.resources import (
 
 def probe_machine(environ: Mapping[str, str], python: Interpreter) -> Machine:
     """What this machine has; raise Unavailable if an interpreter's torch cannot use its GPUs."""
-    gpus, driver = ([], None) if environ.get("DS_ACCELERATOR") == "cpu" else _gpus()
+    gpus: list[Gpu] = []
+    driver: Driver | None = None
+    is_cpu_asked = environ.get("DS_ACCELERATOR") == "cpu"
+    if not is_cpu_asked:
+        gpus, driver = _gpus()
     visible = _visible(gpus, environ.get("CUDA_VISIBLE_DEVICES"))
     if visible and not torch_release(python).startswith("cu"):
         version = python.versions(["torch"])["torch"]
@@ -48,6 +52,7 @@ def probe_machine(environ: Mapping[str, str], python: Interpreter) -> Machine:
         cpu_fp16=has_fp16_kernels(cpuinfo, architecture),
         cpu_bf16=has_bf16_instructions(cpuinfo, architecture),
         driver=driver,
+        is_cpu_asked=is_cpu_asked,
     )
 
 

@@ -76,6 +76,17 @@ class Machine:
     """Whether its CPU has instructions for bf16; None if that is unknown."""
     driver: Driver | None = None
     """None without GPUs, and if it does not tell its release."""
+    is_cpu_asked: bool = False
+    """Whether DS_ACCELERATOR=cpu asks for its CPU: nobody looked for GPUs."""
+
+    @property
+    def why_cpu(self) -> str:
+        """Why a job trains on the CPU, if `accelerator` is `cpu`."""
+        if self.is_cpu_asked:
+            return "zlaunch was started with DS_ACCELERATOR=cpu"
+        if self.hidden_gpus:
+            return "CUDA_VISIBLE_DEVICES hides all GPUs"
+        return "no NVIDIA GPU was found"
 
     @property
     def accelerator(self) -> str:

@@ -29,7 +29,7 @@ from zlaunch.hosts.machine.resources import Machine
 from zlaunch.json_lines import answers_in
 from zlaunch.process import ours, output_of
 
-_VERSION = re.compile(r"\d+(?:\.\d+)+")
+_VERSION = r"\d+(?:\.\d+)+"
 _PROGRAM_SECONDS = 20.0
 _PEER_SECONDS = 60.0
 
@@ -134,7 +134,7 @@ def _version_of(program: str | None) -> str | None:
     if program is None:
         return None
     text = output_of([program, "--version"], _PROGRAM_SECONDS) or ""
-    release = re.search(r"release ([\d.]+)", text) or _VERSION.search(text)
+    release = re.search(r"release ([\d.]+)", text) or re.search(_VERSION, text)
     return release[release.re.groups] if release else ""
 
 

@@ -90,6 +90,8 @@ class Measurement:
     num_left: int
     """Configurations that were not run."""
     limits: Limits
+    why_not_predicted: str = ""
+    """Why configurations have no estimate."""
 
     @property
     def spread(self) -> float:

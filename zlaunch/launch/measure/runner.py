@@ -24,7 +24,7 @@ from zlaunch.launch.run import run
 from zlaunch.process import heed_signals, signals_noted
 from zlaunch.resume.restart import OUT_OF_MEMORY
 from zlaunch.resume.save_plan import OUTPUT
-from zlaunch.rundir.control import write_stop
+from zlaunch.rundir.control import MEASURE_COMMAND, write_stop
 from zlaunch.rundir.layout import RUNS, RunDir
 from zlaunch.runs.memory import compare_with_forecast
 from zlaunch.runs.run import Run, State
@@ -34,7 +34,6 @@ LEAST_STEPS: Final = 5
 """Timed steps without which a run says nothing; the first two are a warm-up."""
 EXTREME: Final = 0.2
 """Share of the steps of a run that is left out on either side: the fastest, and the slowest."""
-_STOPPER: Final = "zlaunch plan --measure"
 _QUIET: Final = ("WANDB_MODE=disabled", "COMET_MODE=disabled", "DISABLE_MLFLOW_INTEGRATION=true")
 """Trackers get none of these runs."""
 
@@ -85,7 +84,7 @@ class _StepLimit:
             return
         self.has_ended_job, self.is_late = True, taken < self._steps
         with contextlib.suppress(OSError):
-            write_stop(self._layout, signal.SIGTERM, _STOPPER)
+            write_stop(self._layout, signal.SIGTERM, MEASURE_COMMAND)
 
 
 @dataclass
@@ -156,7 +155,7 @@ def sample_of(measured: Run, took: float, limit: _StepLimit) -> Sample:
     if len(lines) < LEAST_STEPS:
         failure = f"it took too few steps: {len(lines)} after its first two"
         if limit.is_late:
-            failure += ", when the budget was used up"
+            failure += ", when the budget was used up; a larger `--budget` gives more"
         return replace(sample, failure=failure)
     seconds = sorted(line.seconds for line in lines)
     left_out = int(EXTREME * len(seconds))

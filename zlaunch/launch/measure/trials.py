@@ -14,7 +14,7 @@ from zlaunch.estimate.candidates import sizes
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Fit
-from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
+from zlaunch.estimate.query import Estimate, Rejected, Training
 from zlaunch.estimate.search import shared_batch
 from zlaunch.estimate.strategies import Strategy, available, fastest_first, job_with
 from zlaunch.frozen import dataclass
@@ -31,6 +31,8 @@ from zlaunch.units import whole
 
 _FEEDS: Final = ("train_micro_batch_size_per_gpu", "training_data")
 """Words of a script whose batches have the size that the ds_config names."""
+_Result = Estimate | Rejected | None
+"""What is predicted of a configuration; None if nothing is."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ class TrialJobs:
     refused: Sequence[tuple[str, str]]
     per_rank: int | None
     """Samples of a rank in a step."""
+    why_not_predicted: str = ""
+    """Why configurations have no estimate."""
 
 
 def find_trials(job: JobSpec, reporter: Reporter, global_batch: int | None) -> TrialJobs:
@@ -111,13 +115,16 @@ def trials_of(facts: JobFacts, global_batch: int | None) -> TrialJobs:
     if not listed:
         raise errors[0]
     trials = []
-    for trial, estimate in _estimated(facts, listed):
-        if isinstance(estimate, str):
-            refused.append((trial.name, estimate))
+    results, why_not_predicted = _estimated(facts, listed)
+    for trial, result in zip(listed, results, strict=True):
+        if (why := _cannot_work(result)) is not None:
+            refused.append((trial.name, why))
+        elif isinstance(result, Estimate):
+            trials.append(replace(trial, estimate=result))
         else:
-            trials.append(replace(trial, estimate=estimate))
+            trials.append(trial)
     pieces = [trial.micro_batch * (trial.grad_accum or 1) for trial in listed if trial.micro_batch]
-    return TrialJobs(facts, _best_first(trials), refused, next(iter(pieces), None))
+    return TrialJobs(facts, _best_first(trials), refused, next(iter(pieces), None), why_not_predicted)
 
 
 def _shared(global_batch: int, facts: JobFacts) -> int:
@@ -153,32 +160,38 @@ def _splits(plan: LaunchPlan, strategy: Strategy, wanted: int | None) -> Iterato
         yield TrialJob(strategy, strategy.options | batch, changed, size, per_rank // size)
 
 
-def _estimated(
-    facts: JobFacts, trials: Sequence[TrialJob]
-) -> Iterator[tuple[TrialJob, Estimate | str | None]]:
-    """Predict each in closed form; None if nothing is known, a reason if it cannot work."""
-    queries = [query_for(replace(facts, job=trial.job)) for trial in trials]
-    known = [query for query in queries if query is not None and _is_known(query)]
-    if len(known) < len(queries):
-        yield from ((trial, None) for trial in trials)
-        return
+def _estimated(facts: JobFacts, trials: Sequence[TrialJob]) -> tuple[Sequence[_Result], str]:
+    """Predict all in closed form, or say why some are not; none are if one has an unknown part."""
+    queries = []
+    for trial in trials:
+        query = query_for(replace(facts, job=trial.job))
+        if query is None:
+            return [None] * len(trials), "the model of the script is unknown"
+        if why := _unknown_part(query.training):
+            return [None] * len(trials), why
+        queries.append(query)
     with Estimator(python=facts.job.python) as estimator:
-        results = estimator.closed_form(known)
-    for trial, result in zip(trials, results, strict=True):
-        if isinstance(result, Estimate) and result.fit is not Fit.NO:
-            yield trial, result
-        elif isinstance(result, Estimate):
-            yield trial, f"it does not fit: {'; '.join(result.verdict.reasons)}"
-        elif isinstance(result, Rejected) and isinstance(result.error, Refused):
-            yield trial, result.findings[0].message
-        else:
-            yield trial, None
+        results = estimator.closed_form(queries)
+    rejected = [result.error for result in results if isinstance(result, Rejected)]
+    return results, next((error.message for error in rejected if not isinstance(error, Refused)), "")
 
 
-def _is_known(query: EstimateQuery) -> bool:
-    """Whether an estimate is about this job: the length of its sequences, and all that it does."""
-    training = query.training
-    return not (training.assumes_length or training.uncounted or training.split)
+def _unknown_part(training: Training) -> str:
+    """Name what an estimate would leave out or assume; empty if it is about this very job."""
+    if training.assumes_length:
+        return "the length of the sequences is unknown"
+    for setting in (training.split, *training.uncounted):
+        if setting is not None:
+            return f"{setting.setting} {setting.does}"
+    return ""
+
+
+def _cannot_work(result: _Result) -> str | None:
+    if isinstance(result, Estimate) and result.fit is Fit.NO:
+        return f"it does not fit: {'; '.join(result.verdict.reasons)}"
+    if isinstance(result, Rejected) and isinstance(result.error, Refused):
+        return result.findings[0].message
+    return None
 
 
 def _best_first(trials: Sequence[TrialJob]) -> list[TrialJob]:

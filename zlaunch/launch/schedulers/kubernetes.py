@@ -34,8 +34,8 @@ _RESOURCES: Mapping[str, str] = {
 }
 """Kinds of manifests → how `kubectl` names them."""
 
-_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_CLAIM = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+_CLAIM = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
 
 
 class Volume(NamedTuple):
@@ -121,14 +121,14 @@ def check(request: KubernetesRequest) -> list[str]:
             )
     if re.fullmatch(r"\S+", request.image) is None:
         raise WrongUsage(f"`--image {request.image}` names no image", "write `--image registry/train:1`")
-    if request.namespace is not None and _LABEL.fullmatch(request.namespace) is None:
+    if request.namespace is not None and re.fullmatch(_LABEL, request.namespace) is None:
         raise WrongUsage(
             f"`--namespace {request.namespace}` is not a valid name of a namespace",
             "use lower-case letters, digits and `-`, at most 63 of them",
         )
     taken = ["/dev/shm"]  # noqa: S108 - see _mounts
     for claim, path in request.volumes:
-        if _CLAIM.fullmatch(claim) is None:
+        if re.fullmatch(_CLAIM, claim) is None:
             raise WrongUsage(
                 f"`{claim}` is not a valid name of a claim", "use lower-case letters, digits, `-` and `.`"
             )

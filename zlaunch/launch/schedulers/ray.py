@@ -7,7 +7,7 @@ from zlaunch.console import shell_line
 from zlaunch.errors import WrongUsage
 from zlaunch.launch.scheduler import JobStatus, Scheduler, SubmitRequest, ask
 
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_COLOURS = r"\x1b\[[0-9;]*m"
 _OVER = {"succeeded": 0, "failed": 1, "stopped": 143}
 """How a job ended → the exit status if Ray names none."""
 
@@ -55,7 +55,7 @@ def cancel_command(job: str, request: SubmitRequest) -> str:
 
 def look(job: str, request: SubmitRequest) -> JobStatus:
     """Ask for the state of a job."""
-    text = _COLOURS.sub("", ask(["ray", "job", "status", job]))
+    text = re.sub(_COLOURS, "", ask(["ray", "job", "status", job]))
     if over := re.search(rf"Job '{re.escape(job)}' (?:was )?(succeeded|failed|stopped)", text):
         status = _OVER[over[1]]
         if over[1] == "failed" and (code := re.search(r"exit code (\d+)", text)):

@@ -66,7 +66,7 @@ _REASONS: Mapping[str, str] = {
 }
 
 
-_OPTION = re.compile(r"(?:--)?(?P<key>[A-Za-z][\w-]*)(?:=(?P<value>.*))?", re.DOTALL)
+_OPTION = r"(?s)(?:--)?(?P<key>[A-Za-z][\w-]*)(?:=(?P<value>.*))?"
 _LETTERS = {
     "A": "account",
     "a": "array",
@@ -91,7 +91,7 @@ _INSTEAD = {
 """Options of sbatch on which more of the script depends → those of zlaunch."""
 _TASKS = ("ntasks", "ntasks-per-node")
 
-_INDEXES = re.compile(r"\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%\d+)?")
+_INDEXES = r"\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%\d+)?"
 
 
 class SbatchOption(NamedTuple):
@@ -103,7 +103,7 @@ class SbatchOption(NamedTuple):
 
 def parse_option(text: str) -> SbatchOption:
     """Parse `qos=high` or `exclusive`; raise WrongUsage for an option of zlaunch itself."""
-    if (match := _OPTION.fullmatch(text)) is None:
+    if (match := re.fullmatch(_OPTION, text)) is None:
         raise WrongUsage(
             f"`--slurm {text}` is not KEY=VALUE", "write `--slurm qos=high` or `--slurm exclusive`"
         )
@@ -123,7 +123,7 @@ def parse_option(text: str) -> SbatchOption:
 
 def parse_indexes(text: str) -> str:
     """Check the indexes of an array; raise WrongUsage for anything else."""
-    if _INDEXES.fullmatch(text) is None:
+    if re.fullmatch(_INDEXES, text) is None:
         raise WrongUsage(
             f"`--array {text}` is not a list of indexes", "write `--array 0-3` or `--array 1,5%2`"
         )

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NoReturn
 from zlaunch.json_lines import plain
 from zlaunch.rundir.write import write_record
 from zlaunch.secrets import is_secret
-from zlaunch.worker.hook.confinement import Confinement
+from zlaunch.worker.hook.confinement import Confinement, MadeDirectories, remove_empty
 from zlaunch.worker.hook.imports import ImportWatch
 from zlaunch.worker.hook.program_record import FSDP, PARALLEL
 from zlaunch.worker.hook.trackers import turn_off
@@ -46,10 +46,15 @@ _ELSEWHERE = (str(Path(__file__).parents[2]), sysconfig.get_path("stdlib"), "/pr
 def install(file: str) -> None:
     """Watch for the points at which a program has its arguments; `file` gets the answer."""
     if (written := os.environ.get("ZLAUNCH_ANSWER_WRITTEN")) is not None:
-        Confinement(Path(written), "a program that is asked for its arguments", only_files=True).install()
+        confinement = Confinement(Path(written), "a program that is asked for its arguments", only_files=True)
+        confinement.install()
+        made = confinement.made
         if "WANDB_SWEEP_ID" not in os.environ:  # its configuration has the arguments
             ImportWatch(["wandb"], turn_off).install()
-    answer = _Answer(Path(file))
+    else:
+        made = MadeDirectories()
+        made.install()
+    answer = _Answer(Path(file), made)
     sys.addaudithook(answer.hear)
 
     def wrap(module: ModuleType) -> None:
@@ -80,13 +85,13 @@ def _make_alone(groups: ModuleType) -> None:
 
 
 class _Answer:
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, made: MadeDirectories) -> None:
         self._file = file
         self._opened: set[str] = set()
-        self._made: list[Path] = []
+        self._made = made
 
     def hear(self, event: str, args: tuple[object, ...]) -> None:
-        """Note the files that the program opens for reading, and the directories that it makes."""
+        """Note the files that the program opens for reading."""
         with contextlib.suppress(Exception):  # the program would see it
             if event == "open" and len(self._opened) < _MOST_FILES:
                 path, _, flags = args
@@ -94,23 +99,15 @@ class _Answer:
                     file = Path(path).absolute()
                     if _is_own(file):
                         self._opened.add(str(file))
-            elif event == "os.mkdir" and not (made := Path(str(args[0])).absolute()).exists():
-                self._made.append(made)
 
     def give(self, make: "_Make", given: Mapping[str, object]) -> NoReturn:
         """Write the answer, and leave without running anything else."""
         with _leaving():
             answer = {**plain(make(given)), "files": self._files(), "seq_len": _seq_len()}
-        self._remove_empty()
+        remove_empty(self._made.paths)
         with _leaving():
             write_record(self._file, answer, indent=None)  # this process may be killed from here on
         os._exit(0)
-
-    def _remove_empty(self) -> None:
-        """Remove directories that were made in vain: the job may fail where they exist already."""
-        for made in reversed(self._made):
-            with contextlib.suppress(OSError):
-                made.rmdir()
 
     def _files(self) -> list[str]:
         """List what the answer depends on: files of the program, and where packages are installed."""

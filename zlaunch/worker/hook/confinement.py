@@ -7,6 +7,7 @@ programs only those are started that tell something. Native code is not watched.
 
 import _posixsubprocess
 import builtins
+import contextlib
 import errno
 import io
 import os
@@ -14,7 +15,7 @@ import shutil
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,6 +43,31 @@ _NOT_FOUND: Final = 127 << 8
 _LOCAL: Final = ("127.", "localhost", "::1", "0.0.0.0")  # noqa: S104 - nothing listens there
 
 
+class MadeDirectories:
+    """The directories that a program makes or renames."""
+
+    def __init__(self) -> None:
+        """None yet."""
+        self.paths: list[str] = []
+
+    def install(self) -> None:
+        """From here on, note them."""
+        sys.addaudithook(self._hear)
+
+    def _hear(self, event: str, args: tuple[Any, ...]) -> None:
+        if event == "os.mkdir":
+            path = _entry(args[0], args[2])
+            if not os.path.exists(path):  # noqa: PTH110 - in each call
+                self.paths.append(path)
+
+
+def remove_empty(directories: Iterable[str]) -> None:
+    """Remove directories that were made in vain: the job may fail where they exist already."""
+    for directory in sorted(set(directories), key=len, reverse=True):
+        with contextlib.suppress(OSError):
+            Path(directory).rmdir()
+
+
 class Confinement:
     """What a program may change: temporary files, caches, and what it made itself."""
 
@@ -64,7 +90,7 @@ class Confinement:
         roots += ["/dev", "/proc"]
         self._free = tuple(os.path.realpath(root) for root in roots)
         self._folder = folder
-        self._made: list[str] = []
+        self.made = MadeDirectories()
         self._is_on = True
 
     def install(self) -> None:
@@ -90,6 +116,7 @@ class Confinement:
         self._place_databases()
         if not self._only_files:
             self._watch_starts()
+        self.made.install()
         sys.addaudithook(self._hear)
 
     def _watch_starts(self) -> None:
@@ -125,7 +152,7 @@ class Confinement:
     def lift(self) -> tuple[str, ...]:
         """End this, and return the directories that the program made, all of which are empty."""
         self._is_on = False
-        return tuple(self._made)
+        return tuple(path for path in self.made.paths if not self._is_free(path))
 
     def _is_free(self, path: str) -> bool:
         return any(path == root or path.startswith(root + os.sep) for root in self._free)
@@ -159,7 +186,7 @@ class Confinement:
                 return move(source, target)
             if os.path.isdir(source):  # noqa: PTH112 - in each call
                 move(source, target)
-                return self._made.append(_entry(target))
+                return self.made.paths.append(_entry(target))
             if os.path.exists(other := self._other(source)):  # noqa: PTH110
                 source = other
             if not self._is_free(_entry(target)):
@@ -213,11 +240,7 @@ class Confinement:
     def _hear(self, event: str, args: tuple[Any, ...]) -> None:
         if not self._is_on:
             return
-        if event == "os.mkdir":
-            path = _entry(args[0], args[2])
-            if not self._is_free(path) and not os.path.exists(path):  # noqa: PTH110 - in each call
-                self._made.append(path)
-        elif event in _ENTRIES:
+        if event in _ENTRIES:
             for places in _ENTRIES[event]:
                 self._refuse_change(args, places, _entry)
         elif event in _FILES:
@@ -241,7 +264,7 @@ class Confinement:
         if not isinstance(args[at], (str, os.PathLike)):
             return
         path = found(args[at], *args[folder_at : folder_at + 1])
-        if not self._is_free(path) and path not in self._made and os.path.lexists(path):
+        if not self._is_free(path) and path not in self.made.paths and os.path.lexists(path):
             raise PermissionError(f"{self._by} changes nothing: {path}")
 
 

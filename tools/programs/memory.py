@@ -22,7 +22,7 @@ MORE = {"DeepSpeed-Chat step 1": "--per_device_eval_batch_size 1"}
 REMARKS = {
     "trl.scripts.grpo": "the generation of completions is not rehearsed",
     "training_batch_hard_trec": "65,544 bytes too high: its loss selects by a mask, which counts as all true",
-    "swift sft": "2,016 bytes too low: a rank keeps two more copies of a batch; why is not known",
+    "swift sft": "4 bytes too low; why is not known",
     "run_audio_classification": "`load` is 768 bytes too high: the first norms of a size count when filled",
 }
 """What differs, and why."""

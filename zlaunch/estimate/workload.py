@@ -12,7 +12,7 @@ from zlaunch.frozen import dataclass
 from zlaunch.hosts.machine.gpu_catalog import MOST_CUBLAS_BYTES
 
 MOST_ACCUMULATED: Final = 2
-"""Micro-batches of a step that are rehearsed: from the second on, memory no longer grows."""
+"""Micro-batches of a step that are rehearsed: others add at most batches that a Trainer holds."""
 
 LINEAR_LAYERS = "linear_layers"
 """`model_type` of the model of `zlaunch tour`, which transformers does not have: `num_layers` and `width`."""

@@ -1,3 +1,6 @@
+import inspect
+
+
 def test_a_time_between_events_can_be_divided_by_as_deepspeeds_comms_logger_does() -> None:
     from zlaunch.estimate.rehearsal.device import Event  # which imports torch
 
@@ -19,6 +22,19 @@ def test_kernels_on_the_cpu_take_no_memory_of_a_gpu() -> None:
     row = torch.zeros(4)
     mode._run(torch.ops.aten._softmax_backward_data.default, (), (row, row, 0, row.dtype), {})
     assert mode.log.entries == []
+
+
+def test_questions_about_a_fake_gpu_may_name_it_as_those_about_a_real_one() -> None:
+    import torch
+
+    from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
+    from zlaunch.estimate.rehearsal.program.cuda import _answers
+
+    answers = _answers(AllocationLog(), num_devices=8, gpu_bytes=80 << 30)
+    naming = [name for name in answers if "device" in inspect.signature(getattr(torch.cuda, name)).parameters]
+    assert {"max_memory_reserved", "mem_get_info", "current_stream"} < set(naming)
+    for name in naming:
+        answers[name](device=0)
 
 
 def test_a_recorded_result_counts_for_one_default_type_alone() -> None:

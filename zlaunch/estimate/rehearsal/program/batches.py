@@ -4,25 +4,41 @@ import copy
 import inspect
 import itertools
 import math
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+import transformers
 from torch.utils.data import DataLoader
 
 from zlaunch.estimate.program import Batches
 from zlaunch.estimate.rehearsal.program.mode import ProgramMode
+from zlaunch.estimate.workload import MOST_ACCUMULATED
 
 _MOST_UNTRAINED = 2
 """Batches of a loader while nothing is trained."""
 
 
+class _Step(list[Any]):
+    """The micro-batches of a step that are rehearsed, beside the others, which are held as long."""
+
+    others: Sequence[Any] = ()
+
+
 class BatchReader:
     """Reads the first batches of every data loader, and gives out the longest one."""
 
-    def __init__(self, mode: ProgramMode, most: int, is_training: Callable[[], bool]) -> None:
-        """Compare so many batches; `is_training` tells whether a loader is read to train on it."""
-        self._mode, self._most, self._is_training = mode, most, is_training
+    def __init__(
+        self, mode: ProgramMode, most: int, is_training: Callable[[], bool], asked: Callable[[], int]
+    ) -> None:
+        """Compare so many batches.
+
+        `is_training` tells whether a loader is read to train on it, `asked` how many micro-batches a step
+        has.
+        """
+        self._mode, self._most, self._is_training, self._asked = mode, most, is_training, asked
+        self._beside = 0
+        """Batches to give out that do not count, because a rehearsal of all micro-batches would read them."""
         self.longest: Batches | None = None
         """The longest batch that was given out to train on."""
 
@@ -42,6 +58,28 @@ class BatchReader:
             return self._batches(loader, iterate)
 
         DataLoader.__init__, DataLoader.__iter__ = initialize, read
+        self._read_whole_steps()
+
+    def _read_whole_steps(self) -> None:
+        """Let the Trainer hold all micro-batches of a step before the first is trained, as it really does."""
+        read = transformers.Trainer.get_batch_samples
+
+        def read_step(trainer: Any, batches: Any, count: int, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+            all_of_them = count + self._not_rehearsed(trainer, count)
+            found, *items = read(trainer, batches, all_of_them, *args, **kwargs)
+            self._beside = 0
+            step = _Step(found[:count])
+            step.others = found[count:]
+            return step, *items
+
+        transformers.Trainer.get_batch_samples = read_step
+
+    def _not_rehearsed(self, trainer: Any, count: int) -> int:
+        """Return how many micro-batches of a step are read beside those that are rehearsed."""
+        if count == MOST_ACCUMULATED:
+            length = _length(trainer.callback_handler.train_dataloader)
+            self._beside = max(0, min(self._asked(), length or self._asked()) - count)
+        return self._beside
 
     def _batches(self, loader: Any, iterate: Callable[[Any], Iterator[Any]]) -> Iterator[Any]:
         first: list[Any] = []
@@ -60,9 +98,14 @@ class BatchReader:
             self._remember(longest, count)
         if count == self._most:
             count = _length(loader) or (1 << 62)
-        for number in range(count):
+        number = 0
+        while number < count:
             if number >= _MOST_UNTRAINED and not self._is_training():
                 return
+            if self._beside:
+                self._beside -= 1
+            else:
+                number += 1
             yield self._another(longest, made)  # which only the program holds
 
     def _another(self, batch: Any, made: Container[str]) -> Any:

@@ -24,7 +24,7 @@ def apply(log: AllocationLog, num_devices: int, gpu_bytes: int) -> None:
         for name in ("manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state"):
             setattr(module, name, _always(None))
         module.set_rng_state_all = _always(None)
-        module.get_rng_state = lambda *_: torch.get_rng_state()
+        module.get_rng_state = _each_time(torch.get_rng_state)
         module.get_rng_state_all = lambda: [torch.get_rng_state()]
     torch.version.cuda = _RELEASE
     _map_devices()
@@ -32,6 +32,11 @@ def apply(log: AllocationLog, num_devices: int, gpu_bytes: int) -> None:
 
 def _always(answer: object) -> Callable[..., Any]:
     return lambda *args, **kwargs: answer
+
+
+def _each_time(answer: Callable[[], Any]) -> Callable[..., Any]:
+    """Answer anew in each call, whichever device is asked about, and however that is named."""
+    return lambda *args, **kwargs: answer()
 
 
 def _answers(log: AllocationLog, num_devices: int, gpu_bytes: int) -> dict[str, Any]:
@@ -62,15 +67,13 @@ def _answers(log: AllocationLog, num_devices: int, gpu_bytes: int) -> dict[str, 
     }
     return {
         **{name: _always(answer) for name, answer in constant.items()},
-        "device": lambda *_: contextlib.nullcontext(),
-        "memory_allocated": lambda *_: log.gpu.allocated,
-        "max_memory_allocated": lambda *_: log.gpu.allocated,
-        "memory_reserved": lambda *_: log.gpu.reserved,
-        "max_memory_reserved": lambda *_: log.gpu.reserved,
-        "mem_get_info": lambda *_: (gpu_bytes - log.gpu.reserved, gpu_bytes),
-        "memory_stats": lambda *_: {},
+        "device": _each_time(contextlib.nullcontext),
+        **dict.fromkeys(("memory_allocated", "max_memory_allocated"), _each_time(lambda: log.gpu.allocated)),
+        **dict.fromkeys(("memory_reserved", "max_memory_reserved"), _each_time(lambda: log.gpu.reserved)),
+        "mem_get_info": _each_time(lambda: (gpu_bytes - log.gpu.reserved, gpu_bytes)),
+        "memory_stats": _each_time(dict),
         "empty_cache": log.empty_cache,
-        "current_stream": lambda *_: fake.current_stream(),
+        "current_stream": _each_time(fake.current_stream),
         "stream": fake.on_stream,
         "Stream": fake.Stream,
         "Event": fake.Event,

@@ -89,7 +89,9 @@ class ProgramRehearsal:
         self._settings = ProgramSettings(str(folder / "swap"))
         self._phases = Phases(self._mode, attribution)
         self._engines = EngineWatch(self._phases, self.leave, self._settings)
-        self._reader = BatchReader(self._mode, order.most_batches, self._engines.is_training)
+        self._reader = BatchReader(
+            self._mode, order.most_batches, self._engines.is_training, lambda: self._settings.asked
+        )
         self._confinement = Confinement(folder, not_started=values.note_start)
         self._uncounted: dict[str, str] = {}
         self._collectives_of_steps: tuple[CountedCollective, ...] = ()

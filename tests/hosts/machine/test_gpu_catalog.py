@@ -41,7 +41,7 @@ def test_gpus_are_named_as_people_write_them(text: str, count: int | None, name:
         ("8xH1000", "did you mean `8xH100`?"),
         ("A100-80", "did you mean `A100-80GB`?"),
         ("2xrtx-4900", "did you mean `2xRTX-4090`?"),
-        ("8xA800", "name its memory: `8xA800-40GB` or `8xA800-80GB`"),
+        ("8xA800", "write `8xA800-40GB` or `8xA800-80GB`"),
     ],
 )
 def test_an_unknown_gpu_is_answered_with_what_may_be_meant(text: str, hint: str) -> None:

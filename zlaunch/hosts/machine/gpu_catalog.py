@@ -147,6 +147,9 @@ def parse_gpus(text: str) -> tuple[int | None, GpuModel]:
         counted = ""
         if match:
             counted = text.strip()[: -len(name)]
+        if sizes := _sizes_of(name):
+            named = " or ".join(f"`{counted}{size}`" for size in sizes)
+            raise WrongUsage(f"`{text}` is sold with different memory", f"write {named}")
         raise WrongUsage(f"unknown GPU `{text}`", _hint_for(name, counted))
     count = None
     if match["count"]:
@@ -223,6 +226,12 @@ _NOMINAL_GB: Final = (11, 12, 16, 20, 24, 32, 40, 48, 64, 80, 94, 96, 141, 144, 
 """GB in the names of GPUs, of which torch sees fewer GiB."""
 
 
+def _sizes_of(name: str) -> list[str]:
+    """Find the GPUs of a name that lacks only the memory."""
+    plain = re.escape(_plain(name))
+    return [known for known in known_gpus() if re.fullmatch(plain + r"-\d+gb", _plain(known))]
+
+
 def _hint_for(name: str, counted: str) -> str:
     """Say what to write for an unknown name, with the count that was written.
 
@@ -235,8 +244,6 @@ def _hint_for(name: str, counted: str) -> str:
             "and then counts CUDA's own memory in place of ROCm's"
         )
     spelled = {_plain(known): known for known in known_gpus()}
-    if sized := [known for known in spelled if re.fullmatch(re.escape(plain) + r"-\d+gb", known)]:
-        return f"name its memory: {' or '.join(f'`{counted}{spelled[known]}`' for known in sized)}"
     spelled |= {alias: alias.upper() for alias in _aliases()}
     slips = [known for known in spelled if _is_slip(plain, known)]
     if slips and not re.fullmatch(_OF_OTHERS, plain):

@@ -241,7 +241,7 @@ def _details(plan: LaunchPlan) -> Iterator[str]:
         yield "\nds_config, with the source of each value"
         yield from console.notes(list(_section_lines(plan, plan.values.config())))
     if plan.ds_config != plan.values:
-        yield 'values that the script decides are "auto" in the file, and the Trainer fills them in'
+        yield 'what the script decides is "auto" in the file, and the Trainer fills it in'
     if plan.args.words:
         yield "\narguments of the script, with the source of each"
         rows = [(console.shell_line(hide_arguments(words)), source) for words, source in plan.args.sources()]

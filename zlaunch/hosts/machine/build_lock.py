@@ -23,6 +23,9 @@ LockState = Literal["free", "held", "left"]
 QUIET_SECONDS = 900.0
 """No compiler works longer on one file of an op."""
 
+_RELEASE_SECONDS = 0.5
+"""torch closes its lock before it deletes the file; for so long, it may be kept from the second."""
+
 _NETWORK = "nfs|lustre|gpfs|beegfs|ceph|cifs|smb|fuse|9p|virtiofs|afs|glusterfs|wekafs"
 
 
@@ -34,6 +37,8 @@ def lock_state(lock: Path, python: Interpreter) -> LockState:
         return "free"
     if is_left(lock):
         return "left"
+    if not lock.exists():
+        return "free"
     return "held"
 
 
@@ -64,6 +69,17 @@ def left_locks(folder: Path) -> frozenset[Path]:
 
 def is_left(lock: Path) -> bool:
     """Whether no process builds where the file is the lock, as far as can be seen from here.
+
+    A build that just ends is not taken for one that was killed: without its lock, its process would fail.
+    """
+    if not _has_no_builder(lock):
+        return False
+    time.sleep(_RELEASE_SECONDS)
+    return _has_no_builder(lock)
+
+
+def _has_no_builder(lock: Path) -> bool:
+    """Whether a lock is there, and no process has it open.
 
     A process of another user, container or host cannot be seen. Then its build is over if it has not written
     a file for a while.

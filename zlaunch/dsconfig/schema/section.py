@@ -27,22 +27,21 @@ Auto = Literal["auto"]
 T = TypeVar("T")
 ZERO = "zero_optimization"
 
-
-NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
+_NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 
 
 @contextmanager
 def _without_plugins() -> Iterator[None]:
     """Keep pydantic's plugins out, as Typer does: to find them, it reads a file of each installed package."""
-    before = os.environ.get(NO_PLUGINS)
-    os.environ[NO_PLUGINS] = "1"
+    before = os.environ.get(_NO_PLUGINS)
+    os.environ[_NO_PLUGINS] = "1"
     try:
         yield
     finally:
         if before is None:
-            del os.environ[NO_PLUGINS]
+            del os.environ[_NO_PLUGINS]
         else:
-            os.environ[NO_PLUGINS] = before
+            os.environ[_NO_PLUGINS] = before
 
 
 class Section(BaseModel):

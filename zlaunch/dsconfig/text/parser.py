@@ -105,8 +105,9 @@ class _Parser:
     def _advance(self, position: int) -> None:
         """Read the next token, skipping comments and whitespace."""
         self._end = position
+        token = re.compile(TOKEN)
         while position < len(self.text):
-            match = re.compile(TOKEN).match(self.text, position)
+            match = token.match(self.text, position)
             assert match is not None, "the last arm matches anything"
             kind, position = str(match.lastgroup), match.end()
             if kind == "comment":

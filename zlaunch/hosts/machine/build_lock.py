@@ -24,7 +24,7 @@ QUIET_SECONDS = 900.0
 """No compiler works longer on one file of an op."""
 
 _RELEASE_SECONDS = 0.5
-"""torch closes its lock before it deletes the file; for so long, it may be kept from the second."""
+"""torch closes its lock and then deletes the file. On a busy machine, this much time may pass in between."""
 
 _NETWORK = "nfs|lustre|gpfs|beegfs|ceph|cifs|smb|fuse|9p|virtiofs|afs|glusterfs|wekafs"
 
@@ -70,7 +70,8 @@ def left_locks(folder: Path) -> frozenset[Path]:
 def is_left(lock: Path) -> bool:
     """Whether no process builds where the file is the lock, as far as can be seen from here.
 
-    A build that just ends is not taken for one that was killed: without its lock, its process would fail.
+    It is looked at twice, since a build that is just ending has closed its lock but not deleted it yet. If
+    somebody else deleted it then, torch would fail.
     """
     if not _has_no_builder(lock):
         return False

@@ -33,12 +33,12 @@ class BatchReader:
     ) -> None:
         """Compare so many batches.
 
-        `is_training` tells whether a loader is read to train on it, `asked` how many micro-batches a step
-        has.
+        `is_training` tells whether a loader is read to train on it, and `asked` how many micro-batches the
+        program asks for in a step.
         """
         self._mode, self._most, self._is_training, self._asked = mode, most, is_training, asked
         self._beside = 0
-        """Batches to give out that do not count, because a rehearsal of all micro-batches would read them."""
+        """Batches still to give out beyond those that are rehearsed: a Trainer holds them, too."""
         self.longest: Batches | None = None
         """The longest batch that was given out to train on."""
 

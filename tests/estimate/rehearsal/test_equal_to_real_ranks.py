@@ -111,7 +111,8 @@ def argv(answers: Path) -> list[str]:
 
 
 def environment(rank: int) -> dict[str, str]:
-    here = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    """Name the rank, which imports all that a user's does: what a rehearsal puts off is put off in it alone."""
+    here = {"RANK": str(rank), "LOCAL_RANK": str(rank), "ZLAUNCH_TESTS_EXEC": "1"}
     sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE"), str(NUM_RANKS))
     return {**os.environ, **here, **sizes, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
 

@@ -32,10 +32,10 @@ def import_packages(*, fast: bool = True) -> None:
     """Import what every rehearsal needs, so that forks share it; `fast` skips unused modules."""
     _disable_compile()
     if fast:
-        _defer_compiler()
-        _defer_symbolic_shapes()
+        defer_compiler()
+        defer_symbolic_shapes()
         _defer_dtensor()
-        _list_models_once()
+        list_models_once()
     for name in _MODULES:
         importlib.import_module(name)
     for name in _NEWER_MODULES:
@@ -111,7 +111,7 @@ def _disable_compile() -> None:
     torch.compile = compile_nothing
 
 
-def _list_models_once() -> None:
+def list_models_once() -> None:
     """Transformers lists its 1,600 model files twice: for the package and for `transformers.models`."""
     from transformers.utils import import_utils
 
@@ -124,7 +124,7 @@ def _list_models_once() -> None:
     import_utils.create_import_structure_from_path = list_models
 
 
-def _defer_compiler() -> None:
+def defer_compiler() -> None:
     """Many functions are decorated with `torch._dynamo.disable`; that needs no compiler."""
 
     def decorate(function: Callable[..., Any] | None = None, *_: object, **__: object) -> Callable[..., Any]:
@@ -137,6 +137,7 @@ def _defer_compiler() -> None:
         "is_compiling": lambda: False,
         "graph_break": lambda: None,
         "trace_rules": SimpleNamespace(clear_lru_cache=lambda: None),  # called by init_process_group
+        "eval_frame": SimpleNamespace(OptimizedModule=_Unused),  # accelerate asks whether a model is one
     }
     import_lazily("torch._dynamo", known)
     import_lazily("torch._dynamo.config", standalone=True)
@@ -166,7 +167,7 @@ _FOR_INTEGERS: dict[str, object] = {
 """The functions of `torch.fx.experimental.symbolic_shapes`, for shapes that are integers."""
 
 
-def _defer_symbolic_shapes() -> None:
+def defer_symbolic_shapes() -> None:
     """All shapes here are integers. Importing sympy for symbolic ones takes half a second."""
     import_lazily("torch.fx.experimental.symbolic_shapes", _FOR_INTEGERS, standalone=True)
     importlib.import_module("torch.utils._sympy")

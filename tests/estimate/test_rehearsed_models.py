@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.estimate.rehearsing import rehearse
+from tests.estimate.rehearsing import rehearse, rehearse_apart
 from tests.estimate.test_rehearsal import LLAMA, workload
 from zlaunch.errors import Unavailable
 from zlaunch.estimate.forecast import Forecast
@@ -194,7 +194,7 @@ def test_adapters_without_peft_are_not_rehearsed_and_the_command_that_installs_i
 ) -> None:
     (tmp_path / "peft.py").write_text("raise ModuleNotFoundError(name='peft')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    (forecast,) = rehearse([replace(of(LLAMA), lora=Lora(4))])
+    (forecast,) = rehearse_apart([replace(of(LLAMA), lora=Lora(4))])
     python = sys.executable
     why = f"peft is not installed in {python}: `{python} -m pip install peft`"
     assert (forecast.method, forecast.why_not_rehearsed) == ("closed form", why)
@@ -282,7 +282,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", ["llama", "mine"])
 def test_a_model_s_own_code_goes_before_a_built_in_of_the_same_type(kind: str, tmp_path: Path) -> None:
-    (forecast,) = rehearse([with_code(tmp_path, kind)])
+    (forecast,) = rehearse_apart([with_code(tmp_path, kind)])
     assert (forecast.why_not_rehearsed, forecast.late_error) == (None, None)
     assert forecast.parameters == 2 * 16 * LLAMA["vocab_size"]  # type: ignore[operator]
 
@@ -290,13 +290,13 @@ def test_a_model_s_own_code_goes_before_a_built_in_of_the_same_type(kind: str, t
 def test_a_model_s_own_code_that_may_not_run_is_not_taken_for_the_built_in(tmp_path: Path) -> None:
     asked = replace(with_code(tmp_path, "mine"), remote_code=None)
     with pytest.raises(Unavailable, match="has no model type `mine`"):
-        rehearse([asked])
+        rehearse_apart([asked])
 
 
 def test_a_model_s_own_code_runs_only_where_it_can_be_killed(tmp_path: Path) -> None:
     """That is in the rehearsal, not in the program that forks it, whose parent this process is."""
     log = tmp_path / "log"
-    rehearse(
+    rehearse_apart(
         [with_code(tmp_path, "mine", f"import os\nopen({str(log)!r}, 'a').write(f'{{os.getppid()}} ')\n")]
     )
     assert str(os.getpid()) not in log.read_text().split()
@@ -304,4 +304,4 @@ def test_a_model_s_own_code_runs_only_where_it_can_be_killed(tmp_path: Path) -> 
 
 def test_own_code_that_needs_what_is_not_installed_says_so(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="no_such_package"):
-        rehearse([with_code(tmp_path, "mine", "import no_such_package\n")])
+        rehearse_apart([with_code(tmp_path, "mine", "import no_such_package\n")])

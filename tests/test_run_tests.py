@@ -41,6 +41,7 @@ def test_tests_that_share_a_fixture_are_called_for_as_if_each_took_its_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(distribution, "SECONDS", {"tests/a.py::a[1]": 200.0})
+    monkeypatch.setattr(distribution, "MOST_CALLED_FOR", 60)
     full = [f"tests/a.py::{name}[{number}]" for name in "ab" for number in "12345"]
     left = distribution.left_out(full, ("tests/",))
     assert [node for node in full if node not in left] == [

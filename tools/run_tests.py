@@ -4,8 +4,8 @@ A test that is marked `full` is left to `--all`, which is `make test-all`; `--li
 This is the rule by which tests that train, start ranks or use hosts are marked:
 
 - Each shape of processes is tested once: one rank, two ranks, hosts over ssh, nodes of Slurm, nodes that a
-  person starts. Each launcher, and each way to start hosts, trains once, at one stage.
-- Each verdict is reached once, under one launcher.
+  person starts. Each launcher, and each means by which ranks start on hosts, trains once, at one stage.
+- Each verdict is reached once, under one launcher, by one command.
 - Each question (are the losses equal, is anything left, was it saved) is asked once wherever the answer may
   differ.
 - Of a table that is compared with the real packages, one row for each mechanism is tested.
@@ -13,7 +13,7 @@ This is the rule by which tests that train, start ranks or use hosts are marked:
 A test that repeats one of these with other values is marked, unless it takes less than two seconds.
 
 What a change touches is tested in full: `TOUCHED` maps files to tests that are marked, and as many of these
-run as take a minute. The files are those that differ from `origin/main` or, where none do, from the
+run as take half a minute. The files are those that differ from `origin/main` or, where none do, from the
 commit before. Where git knows neither, nothing is added.
 """
 
@@ -53,7 +53,7 @@ TOUCHED: dict[str, tuple[str, ...]] = {
     "zlaunch/diagnosis/": ("tests/deaths/",),
     "zlaunch/estimate/": ("tests/estimate/", "tests/program/test_plan.py", "tests/test_learn.py"),
     "zlaunch/hosts/": ("tests/cluster/",),
-    "zlaunch/launch/backends/": ("tests/jobs/test_training.py", "tests/deaths/"),
+    "zlaunch/launch/backends/": ("tests/jobs/test_training.py", "tests/deaths/", "tests/cluster/"),
     "zlaunch/launch/measure/": ("tests/jobs/test_measured_plan.py",),
     "zlaunch/launch/monitoring/": ("tests/jobs/test_preempt.py",),
     "zlaunch/launch/schedulers/": ("tests/cluster/test_slurm_preempts.py",),

@@ -23,6 +23,7 @@ print("from", os.environ["SSH_CONNECTION"].split()[2], flush=True)
 """
 
 
+@pytest.mark.full
 def test_a_run_over_hosts_is_repeated_on_the_same_hosts(bed: Bed, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     hosts = tmp_path / "hosts"

@@ -117,6 +117,8 @@ HOSTS: list[Way] = [
     variables_on_each_node,
     lines_by_hand,
 ]
+LIKE_ANOTHER = (one_zlaunch_in_an_allocation, lines_by_hand)
+"""They start ranks as the way before or after them does, once their own words are read."""
 
 
 WORDS = 'two  words; $HOME {"a": 1}'
@@ -126,7 +128,15 @@ def each(ways: Sequence[Callable[..., Result]]) -> pytest.MarkDecorator:
     """One stage a way; both in `make deaths`."""
     cases = [(way, stage) for number, way in enumerate(ways) for stage in taken((2, 3), number)]
     return pytest.mark.parametrize(
-        ("way", "stage"), cases, ids=[f"{way.__name__}-{stage}" for way, stage in cases]
+        ("way", "stage"),
+        [
+            pytest.param(
+                *(way, stage),
+                id=f"{way.__name__}-{stage}",
+                marks=[pytest.mark.full] if way in LIKE_ANOTHER else [],
+            )
+            for way, stage in cases
+        ],
     )
 
 

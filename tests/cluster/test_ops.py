@@ -78,6 +78,7 @@ def test_of_hosts_that_share_a_cache_one_makes_it_ready(bed: Bed, tmp_path: Path
     assert [len(said_of(result, name)) for name in NAMES] == [1, 0], result.err
 
 
+@pytest.mark.full
 def test_a_host_where_nothing_compiles_is_named_and_nothing_starts(bed: Bed, tmp_path: Path) -> None:
     result = train(bed, tmp_path, {"XDG_CACHE_HOME": f"{tmp_path}/{{host}}", "CXX": "/no/c++"})
     said = " ".join(result.err.split())
@@ -86,6 +87,7 @@ def test_a_host_where_nothing_compiles_is_named_and_nothing_starts(bed: Bed, tmp
     assert not [*(tmp_path / "r" / "ranks").glob("rank-*")]
 
 
+@pytest.mark.full
 def test_the_lock_that_a_killed_build_has_left_on_another_host_keeps_no_job_waiting(
     bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,6 +58,7 @@ def test_a_host_is_surveyed_and_trains_with_its_own_python(bed: Bed, tmp_path: P
     assert nodes[1]["argv"][0] == str(own)
 
 
+@pytest.mark.full
 def test_an_all_reduce_uses_the_python_of_each_host(bed: Bed, tmp_path: Path) -> None:
     flags = ["--hostfile", hostfile(tmp_path, with_packages(tmp_path / "own")), "--collective", "--json"]
     result = zlaunch("doctor", *flags, cwd=tmp_path, env=bed.environment())

@@ -102,6 +102,7 @@ def test_what_a_bare_launcher_compiled_is_taken_and_not_compiled_again(tmp_path:
     assert mine.make_ready()[0] == ""
 
 
+@pytest.mark.full
 def test_a_directory_of_the_users_is_built_again_for_each_environment_and_that_is_said(
     tmp_path: Path,
 ) -> None:

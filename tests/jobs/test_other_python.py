@@ -74,6 +74,7 @@ def check(folder: Path, python: Path, shell: Shell) -> None:
     assert json.loads((folder / "ranks" / "rank-0.pulse.json").read_text())["step"] == 1
 
 
+@pytest.mark.full
 def test_torchrun_starts_ranks_in_an_environment_that_sees_torch_in_another_one(
     shell: Shell, tmp_path: Path
 ) -> None:

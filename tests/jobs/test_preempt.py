@@ -221,6 +221,7 @@ def test_an_engine_saves_where_its_script_saves_and_resumes_with_the_same_losses
     assert losses(folder, "e1", "e2") == engine_losses
 
 
+@pytest.mark.full
 def test_a_job_that_saves_no_later_step_than_before_is_not_to_be_started_again(folder: Path) -> None:
     forgets = ENGINE.replace('os.environ.get("ZLAUNCH_RESUME")', 'os.environ.get("ZLAUNCH_RESUME") and None')
     (folder / "forgets.py").write_text(forgets)

@@ -332,7 +332,11 @@ def test_arguments_that_the_trainer_no_longer_has_are_answered_with_what_replace
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--modle", "1"], "does not define `--modle`\nhint: did you mean `--model`?"),
+        pytest.param(
+            ["--modle", "1"],
+            "does not define `--modle`\nhint: did you mean `--model`?",
+            marks=pytest.mark.full,
+        ),
         (["--lr_scheduler_type", "cosin"], "invalid choice: 'cosin'\nhint: did you mean `cosine`?"),
         pytest.param(
             ["--learning_rte", "1"],
@@ -544,6 +548,7 @@ def trl(tmp_path: Path) -> Path:
 
 
 @pytest.mark.job
+@pytest.mark.full
 def test_the_arguments_of_trl_in_a_file_are_those_of_the_plan(trl: Path) -> None:
     told = plan(trl, "-m", "trl.scripts.sft", "--config", "sft.yaml").out
     assert "batch   3 = 3 per rank x 1 accumulated x 1 rank" in told

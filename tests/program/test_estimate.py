@@ -106,6 +106,7 @@ def test_parameters_on_nvme_are_computed_again_with_the_buffers_that_takes(folde
     assert told(done)["need"]["nvme"] > 17.9 * told(done)["forecast"]["parameters"]
 
 
+@pytest.mark.full
 def test_a_ladder_that_nothing_fits_on_is_refused(folder: Path) -> None:
     words = ("--on", "T4", "--micro-batch", "64", "--seq-len", "4096")
     done = zlaunch("estimate", "large", *words, cwd=folder)
@@ -203,6 +204,7 @@ def test_a_picture_is_written_and_never_over_another(folder: Path) -> None:
     assert zlaunch(*words, cwd=folder).status == 69
 
 
+@pytest.mark.full
 def test_a_picture_compares_all_stages_too(folder: Path) -> None:
     done = zlaunch("estimate", "small", *ON, *QUICK, "--plot", "stages.svg", "--json", cwd=folder)
     assert done.status == 0

@@ -151,6 +151,7 @@ def test_a_program_that_a_script_can_do_without_is_named_with_its_line(estimated
     assert "`git`" not in said
 
 
+@pytest.mark.full
 def test_a_script_that_needs_another_program_cannot_be_rehearsed(
     folder: Path, library: dict[str, str]
 ) -> None:

@@ -56,6 +56,7 @@ def test_a_drive_of_hosts_that_are_imagined_need_not_be_here(folder: Path) -> No
     assert "async_io" in planned(folder, *words)["native_ops"]
 
 
+@pytest.mark.full
 def test_a_job_that_does_not_fit_there_is_refused(folder: Path) -> None:
     model = {"model_type": "llama", "hidden_size": 16384, "num_hidden_layers": 3, "num_attention_heads": 64}
     sizes = {"intermediate_size": 65536, "vocab_size": 32000, "num_key_value_heads": 8}

@@ -75,7 +75,9 @@ def commit_hook(repository: Path, hook: str) -> Result:
 
 
 @pytest.mark.job
-@pytest.mark.parametrize("kind", ["-system", ""], ids=["system", "own"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("-system", id="system"), pytest.param("", id="own", marks=pytest.mark.full)]
+)
 def test_the_hooks_report_mistakes_by_line_and_fix_them(kind: str, published: Path, repository: Path) -> None:
     config = CONFIG.format(published, git("rev-parse", "HEAD", cwd=published), kind, kind)
     (repository / ".pre-commit-config.yaml").write_text(config)

@@ -101,6 +101,7 @@ def test_a_dry_run_says_what_a_start_would_find_out_and_starts_nothing(tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.full
 def test_a_dry_run_ends_like_the_start_that_deepspeed_would_refuse(tmp_path: Path) -> None:
     file = ds_config(tmp_path, buffer_count=2)
     words = ("--ds-config", file, "--gpus", "1", "--", "--model", tmp_path, "--from_scratch")

@@ -298,6 +298,7 @@ def test_a_repetition_does_what_the_run_did(launcher: str, folder: Path) -> None
     assert [one["what"] for one in record["changed"]] == ["NCCL_MORE", "NCCL_WORD"]
 
 
+@pytest.mark.full
 def test_a_repetition_of_a_failure_fails_again(folder: Path) -> None:
     zlaunch("train", "script.py", "fail", cwd=folder)
     assert runs(folder, "rerun", "latest").status == 1

@@ -34,14 +34,14 @@ help:
 train: .venv/installed
 	$(BIN)/zlaunch train --stage 3 --offload cpu
 
-test: ops
+test: .venv/installed-for-tests ops
 	$(BIN)/python -m tools.run_tests
 
-test-all: ops
+test-all: .venv/installed-for-tests ops
 	$(BIN)/python -m tools.run_tests --all
 
-# The native ops of DeepSpeed that tests need.
-ops: .venv/installed-for-tests system-packages
+# The native ops of DeepSpeed that tests need. They compile while the packages of tests arrive.
+ops: .venv/installed system-packages
 	$(BIN)/python -m tools.build_ops
 
 fast: .venv/installed-for-tests

@@ -96,6 +96,7 @@ def test_a_node_that_has_other_arguments_is_named_and_nothing_starts(tmp_path: P
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.full
 def test_nodes_with_other_releases_of_packages_that_ranks_do_not_share_train(tmp_path: Path) -> None:
     (tmp_path / "show.py").write_text("print('ran')\n")
     python = with_packages(tmp_path / "own")

@@ -155,6 +155,7 @@ def test_why_an_attempt_could_not_start_is_told(tmp_path: Path) -> None:
     assert "1 problem found\nkilled.py:1:4: error: [not-python]" in result.err.partition("not tried")[2]
 
 
+@pytest.mark.full
 def test_the_restarts_of_a_job_leave_the_run_directories_of_its_requeued_starts_to_them(
     tmp_path: Path,
 ) -> None:

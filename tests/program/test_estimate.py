@@ -98,6 +98,7 @@ def test_a_job_that_offloads_is_told_what_it_needs_of_hosts_that_nobody_named(
     assert "it fits" in said
 
 
+@pytest.mark.full
 def test_parameters_on_nvme_are_computed_again_with_the_buffers_that_takes(folder: Path) -> None:
     nowhere_else = ("--set", "zero_optimization.offload_param.max_in_cpu=0")
     words = ("--on", "1xH100-80GB", "--offload", "nvme", "--nvme", folder, "--stage", "3", *nowhere_else)

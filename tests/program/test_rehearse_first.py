@@ -112,6 +112,7 @@ def test_a_dry_run_ends_like_the_start_that_deepspeed_would_refuse(tmp_path: Pat
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.full
 def test_auto_takes_no_stage_where_none_is_needed_and_one_where_memory_is_short(tmp_path: Path) -> None:
     """On a CPU all ranks share the memory of the host: replicas of 18 bytes a parameter, or partitions."""
     from psutil import virtual_memory

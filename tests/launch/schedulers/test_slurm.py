@@ -196,6 +196,7 @@ def test_a_wrong_ds_config_is_refused_before_the_job_waits_in_a_queue(tmp_path: 
     assert (result.status, "unknown-key" in result.err) == (65, True), result.err
 
 
+@pytest.mark.full
 def test_a_job_is_checked_on_the_hardware_of_the_cluster(tmp_path: Path) -> None:
     words = ("--submit", "slurm", "--dry-run")
     model = ("--", "--model", "gpt2", "--per_device_train_batch_size", "24", "--sequence_length", "1024")

@@ -11,26 +11,19 @@ from collections.abc import Callable
 from typing import Any
 
 LAUNCHERS = {"torch.distributed.run", "deepspeed.launcher.runner", "deepspeed.launcher.launch"}
-META = "torch._meta_registrations"
-"""Makes operations of tensors that have no data, and takes a fifth of the time in which torch is imported."""
+UNUSED_BY_LAUNCHERS = ("torch._meta_registrations", "torch._native")
+"""They compute with tensors, and are a quarter of what importing torch takes."""
 
 
 def defer_torch() -> None:
     """Launchers compute nothing; and every optimizer imports the compiler, to say what it must not compile."""
     from zlaunch.estimate.rehearsal.imports import defer_compiler, import_lazily
 
-    is_launcher, is_rank = not LAUNCHERS.isdisjoint(sys.orig_argv), "RANK" in os.environ
-    if is_launcher or is_rank:
-        import_lazily(META)
-        import_lazily("torch._native")
-    if is_rank:
+    if not LAUNCHERS.isdisjoint(sys.orig_argv):
+        for module in UNUSED_BY_LAUNCHERS:
+            import_lazily(module)
+    elif "RANK" in os.environ:
         defer_compiler()
-
-
-def import_deferred() -> None:
-    """Packages that load models make tensors without data first; and the compiler cannot be imported before."""
-    if META in sys.modules:
-        sys.modules[META].register_meta  # noqa: B018 - executes it
 
 
 def list_models_once() -> None:
@@ -58,7 +51,6 @@ def leave_muon_uncompiled() -> None:
 
 BEFORE: dict[str, Callable[[], None]] = {
     "torch.optim": defer_torch,
-    **dict.fromkeys(("accelerate", "transformers", "torch._dynamo.aot_compile"), import_deferred),
     "transformers.utils.hub": list_models_once,
     "transformers.modeling_utils": defer_symbolic_shapes,
     "deepspeed.runtime.zero.muon.original_muon": leave_muon_uncompiled,

@@ -81,7 +81,7 @@ docs: .venv/installed
 	$(BIN)/python -m tools.write_systems
 	$(BIN)/python -m tools.draw_learn
 
-deaths: ops
+deaths: .venv/installed-for-tests ops
 	ZLAUNCH_EVERY_LAUNCHER=1 ZLAUNCH_RECORD=docs/deaths.md $(BIN)/python -m pytest tests/deaths tests/jobs/test_training.py tests/jobs/test_recipes.py -q
 	ZLAUNCH_EVERY_LAUNCHER=1 $(BIN)/python -m pytest tests/cluster/test_losses.py tests/cluster/test_programs.py tests/cluster/test_again.py -q
 	ZLAUNCH_TESTS_EXEC=1 $(BIN)/python -m pytest -n 2 --dist loadfile -q tests/program tests/job

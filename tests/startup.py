@@ -1,6 +1,6 @@
 """What every Python of the environment of tests begins with: it spares ranks and launchers what no test is about.
 
-`make` copies it to the packages, as `zlaunch_tests`. With ZLAUNCH_TESTS_EXEC=1 they are spared nothing.
+`make` copies it to the packages, as `zlaunch_tests`. With ZLAUNCH_TESTS_EXEC=1 they import everything.
 """
 
 import atexit
@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+IS_RANK = "RANK" in os.environ
 LAUNCHERS = {"torch.distributed.run", "deepspeed.launcher.runner", "deepspeed.launcher.launch"}
 UNUSED_BY_LAUNCHERS = ("torch._meta_registrations", "torch._native")
 """They compute with tensors, and are a quarter of what importing torch takes."""
@@ -22,13 +23,13 @@ def defer_torch() -> None:
     if not LAUNCHERS.isdisjoint(sys.orig_argv):
         for module in UNUSED_BY_LAUNCHERS:
             import_lazily(module)
-    elif "RANK" in os.environ:
+    elif IS_RANK:
         defer_compiler()
 
 
 def list_models_once() -> None:
     """Transformers lists its 1,600 files of models twice."""
-    if "RANK" in os.environ:
+    if IS_RANK:
         from zlaunch.estimate.rehearsal.imports import list_models_once
 
         list_models_once()
@@ -36,7 +37,7 @@ def list_models_once() -> None:
 
 def defer_symbolic_shapes() -> None:
     """Transformers imports sympy."""
-    if "RANK" in os.environ and "torch" in sys.modules:
+    if IS_RANK and "torch" in sys.modules:
         from zlaunch.estimate.rehearsal.imports import defer_symbolic_shapes
 
         defer_symbolic_shapes()

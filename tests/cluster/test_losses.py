@@ -118,7 +118,7 @@ HOSTS: list[Way] = [
     lines_by_hand,
 ]
 LIKE_ANOTHER = (one_zlaunch_in_an_allocation, lines_by_hand)
-"""They start ranks as the way before or after them does, once their own words are read."""
+"""Each starts ranks in the same way as its neighbor in the list, and only reads other input."""
 
 
 WORDS = 'two  words; $HOME {"a": 1}'

@@ -110,7 +110,7 @@ def argv(answers: Path) -> list[str]:
 
 
 def environment(rank: int) -> dict[str, str]:
-    """Name the rank, which imports all that a user's does: what a rehearsal puts off is put off in it alone."""
+    """Make the environment of a rank, which imports everything: only the rehearsal puts imports off."""
     here = {"RANK": str(rank), "LOCAL_RANK": str(rank), "ZLAUNCH_TESTS_EXEC": "1"}
     sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE"), str(NUM_RANKS))
     return {**os.environ, **here, **sizes, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}

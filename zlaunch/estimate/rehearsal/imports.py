@@ -137,7 +137,8 @@ def defer_compiler() -> None:
         "is_compiling": lambda: False,
         "graph_break": lambda: None,
         "trace_rules": SimpleNamespace(clear_lru_cache=lambda: None),  # called by init_process_group
-        "eval_frame": SimpleNamespace(OptimizedModule=_Unused),  # accelerate asks whether a model is one
+        # asked whether a model is compiled, or runs as one
+        "eval_frame": SimpleNamespace(OptimizedModule=_Unused, _is_in_optimized_module=lambda: False),
     }
     import_lazily("torch._dynamo", known)
     import_lazily("torch._dynamo.config", standalone=True)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from itertools import compress
 from pathlib import Path
 
+from tools import compile_op
 from zlaunch.dsconfig.native_ops import OPS
 from zlaunch.hosts.machine.build_lock import lock_state
 from zlaunch.hosts.machine.compiled_ops import CompiledOps
@@ -62,13 +63,11 @@ def build_all(names: Sequence[str], folder: Path) -> list[str]:
     return list(compress(names, is_built))
 
 
-def compiler_without_debug_info(folder: Path) -> None:
-    """Write a compiler that leaves out debug information, which takes 40 % of the time.
-
-    Its name is the usual one: ninja compiles again when a command changes.
-    """
+def quicker_compiler(folder: Path) -> None:
+    """Write a compiler for tests. Its name is the usual one: ninja compiles again when a command changes."""
     compiler = folder / "c++"
-    compiler.write_text(f'#!/bin/sh\nexec {shlex.quote(shutil.which("c++") or "c++")} "$@" -g0\n')
+    words = (sys.executable, compile_op.__file__, shutil.which("c++") or "c++", str(folder))
+    compiler.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
     compiler.chmod(0o755)
 
 
@@ -78,7 +77,7 @@ def main() -> None:
     programs = Path(sys.executable).parent  # the ninja of the ranks: another version compiles all again
     os.environ["PATH"] = os.pathsep.join([str(programs), os.environ.get("PATH", os.defpath)])
     with tempfile.TemporaryDirectory() as folder:
-        compiler_without_debug_info(Path(folder))
+        quicker_compiler(Path(folder))
         os.environ["PATH"] = os.pathsep.join([folder, os.environ["PATH"]])
         build_missing()
 

@@ -2,8 +2,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-# Python compiles a module when it is first imported; most never are.
-PIP := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 # Tests start Python hundreds of times, and each start would compile the same modules again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -35,13 +34,16 @@ help:
 train: .venv/installed
 	$(BIN)/zlaunch train --stage 3 --offload cpu
 
+# Python compiles a module when it first imports it, and tests import a part of what arrives.
+test test-all check site fast ops deaths: PIP += --no-compile
+
 test: .venv/installed-for-tests ops
 	$(BIN)/python -m tools.run_tests
 
 test-all: .venv/installed-for-tests ops
 	$(BIN)/python -m tools.run_tests --all
 
-# The native ops of DeepSpeed that tests need. They compile while the packages of tests arrive.
+# The native ops of DeepSpeed that tests need. With `make --jobs`, they compile while the packages of tests arrive.
 ops: .venv/installed system-packages
 	$(BIN)/python -m tools.build_ops
 
@@ -83,8 +85,8 @@ docs: .venv/installed
 	$(BIN)/python -m tools.draw_learn
 
 deaths: .venv/installed-for-tests ops
-	ZLAUNCH_EVERY_LAUNCHER=1 ZLAUNCH_RECORD=docs/deaths.md $(BIN)/python -m pytest tests/deaths tests/jobs/test_training.py tests/jobs/test_recipes.py -q
-	ZLAUNCH_EVERY_LAUNCHER=1 $(BIN)/python -m pytest tests/cluster/test_losses.py tests/cluster/test_programs.py tests/cluster/test_again.py -q
+	ZLAUNCH_TESTS_EXEC=1 ZLAUNCH_EVERY_LAUNCHER=1 ZLAUNCH_RECORD=docs/deaths.md $(BIN)/python -m pytest tests/deaths tests/jobs/test_training.py tests/jobs/test_recipes.py -q
+	ZLAUNCH_TESTS_EXEC=1 ZLAUNCH_EVERY_LAUNCHER=1 $(BIN)/python -m pytest tests/cluster/test_losses.py tests/cluster/test_programs.py tests/cluster/test_again.py -q
 	ZLAUNCH_TESTS_EXEC=1 $(BIN)/python -m pytest -n 2 --dist loadfile -q tests/program tests/job
 
 # Checks on a GPU machine without network: docs/gpu.md. The machine has torch and transformers; the wheels
@@ -165,7 +167,7 @@ program-parity: .venv/installed
 
 .venv/installed-for-tests: .venv/installed tests/startup.py
 	$(PIP) --editable '.[test,check]'
-	$(BIN)/python -m cpuinfo --json > .venv/cpu.json
+	$(BIN)/python -m cpuinfo --json > .venv/cpu.new && mv .venv/cpu.new .venv/cpu.json
 	packages="$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" && \
 	    cp tests/startup.py "$$packages/zlaunch_tests.py" && echo import zlaunch_tests > "$$packages/zlaunch_tests.pth"
 	@touch $@

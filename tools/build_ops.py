@@ -63,10 +63,10 @@ def build_all(names: Sequence[str], folder: Path) -> list[str]:
     return list(compress(names, is_built))
 
 
-def quicker_compiler(folder: Path) -> None:
+def quicker_compiler(folder: Path, real: str) -> None:
     """Write a compiler for tests. Its name is the usual one: ninja compiles again when a command changes."""
     compiler = folder / "c++"
-    words = (sys.executable, compile_op.__file__, shutil.which("c++") or "c++", str(folder))
+    words = (sys.executable, compile_op.__file__, real, str(folder))
     compiler.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
     compiler.chmod(0o755)
 
@@ -77,8 +77,9 @@ def main() -> None:
     programs = Path(sys.executable).parent  # the ninja of the ranks: another version compiles all again
     os.environ["PATH"] = os.pathsep.join([str(programs), os.environ.get("PATH", os.defpath)])
     with tempfile.TemporaryDirectory() as folder:
-        quicker_compiler(Path(folder))
-        os.environ["PATH"] = os.pathsep.join([folder, os.environ["PATH"]])
+        if (compiler := shutil.which("c++")) is not None:
+            quicker_compiler(Path(folder), compiler)
+            os.environ["PATH"] = os.pathsep.join([folder, os.environ["PATH"]])
         build_missing()
 
 

@@ -18,7 +18,7 @@ from zlaunch.diagnosis.log_text import compiler_error
 from zlaunch.dsconfig.native_ops import NativeOp
 from zlaunch.errors import Unavailable
 from zlaunch.frozen import dataclass
-from zlaunch.hosts.machine.build_lock import lock_holder, lock_state
+from zlaunch.hosts.machine.build_lock import lock_age, lock_holder, lock_state
 from zlaunch.hosts.machine.compiled_ops import CompiledOps
 from zlaunch.hosts.machine.interpreter import Interpreter
 from zlaunch.hosts.machine.op_cache import VARIABLE, OpCache, extensions_dir, find_op_cache
@@ -180,7 +180,7 @@ def await_lock(lock: Path, python: Interpreter, reporter: StepReporter) -> None:
     name, is_told, began = lock.parent.name, False, time.monotonic()
     while (state := lock_state(lock, python)) != "free":
         if state == "left":
-            age = duration(time.time() - lock.stat().st_mtime)
+            age = duration(lock_age(lock))
             lock.unlink(missing_ok=True)
             reporter.note(
                 f"removed the lock {lock}, {age} old: its build was killed, and every run would wait for it"

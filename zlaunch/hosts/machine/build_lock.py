@@ -62,6 +62,13 @@ def lock_holder(lock: Path) -> int | None:
     return None
 
 
+def lock_age(lock: Path) -> float:
+    """Seconds since a lock was taken; 0 if it has just been released."""
+    with suppress(FileNotFoundError):
+        return time.time() - lock.stat().st_mtime
+    return 0.0
+
+
 def left_locks(folder: Path) -> frozenset[Path]:
     """Locks of builds that were killed, in a directory of ops where the file is the lock."""
     return frozenset(lock for lock in folder.absolute().glob("*/lock") if is_left(lock))

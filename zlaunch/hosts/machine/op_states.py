@@ -1,13 +1,12 @@
 """The native ops of a job on a host: compiled, to be compiled, or locked."""
 
 import os
-import time
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from zlaunch.dsconfig.native_ops import OPS, NativeOp
 from zlaunch.frozen import dataclass
-from zlaunch.hosts.machine.build_lock import LockState, lock_holder, lock_state
+from zlaunch.hosts.machine.build_lock import LockState, lock_age, lock_holder, lock_state
 from zlaunch.hosts.machine.compiled_ops import CompiledOps
 from zlaunch.hosts.machine.interpreter import Interpreter
 from zlaunch.hosts.machine.op_cache import find_op_cache
@@ -44,8 +43,7 @@ def look_at_ops(
 def _look_at(op: NativeOp, ops: CompiledOps) -> OpState:
     for lock in (ops.folder / name / "lock" for name in (op.name, *op.along)):
         if (state := _OF_LOCK.get(lock_state(lock, ops.python))) is not None:
-            age = time.time() - lock.stat().st_mtime
-            return OpState(state, lock=str(lock), age=age, holder=lock_holder(lock))
+            return OpState(state, lock=str(lock), age=lock_age(lock), holder=lock_holder(lock))
     why = ops.why_not_ready(op)
     if why is None:
         return OpState("ready")

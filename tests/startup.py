@@ -1,46 +1,41 @@
 """What every Python of the environment of tests begins with: it spares ranks and launchers what no test is about.
 
-`make` copies it to the packages, as `zlaunch_tests`. With ZLAUNCH_TESTS_EXEC=1 they import everything.
+`make` copies it to the packages, as `zlaunch_tests`. With ZLAUNCH_TESTS_EXEC=1, ranks and launchers import all
+that a user's do.
 """
 
 import atexit
 import gc
+import importlib
 import os
 import sys
-from collections.abc import Callable
 from typing import Any
 
-IS_RANK = "RANK" in os.environ
 LAUNCHERS = {"torch.distributed.run", "deepspeed.launcher.runner", "deepspeed.launcher.launch"}
 UNUSED_BY_LAUNCHERS = ("torch._meta_registrations", "torch._native")
 """They compute with tensors, and are a quarter of what importing torch takes."""
+OF_REHEARSALS = "zlaunch.estimate.rehearsal.program"
+"""The program of rehearsals has the variables of a rank, and puts off itself what it does not need."""
+IN_RANKS = {
+    "torch.optim": "defer_compiler",
+    "transformers.utils.hub": "list_models_once",
+    "transformers.modeling_utils": "defer_symbolic_shapes",
+}
+"""Module → the function of rehearsals that spares its imports. torch asks for its compiler in torch.optim first."""
 
 
-def defer_torch() -> None:
-    """Launchers compute nothing; and every optimizer imports the compiler, to say what it must not compile."""
-    from zlaunch.estimate.rehearsal.imports import defer_compiler, import_lazily
+def spare_launcher() -> None:
+    """Import what computes with tensors when it is used."""
+    from zlaunch.estimate.rehearsal.imports import import_lazily
 
-    if not LAUNCHERS.isdisjoint(sys.orig_argv):
-        for module in UNUSED_BY_LAUNCHERS:
-            import_lazily(module)
-    elif IS_RANK:
-        defer_compiler()
+    for module in UNUSED_BY_LAUNCHERS:
+        import_lazily(module)
 
 
-def list_models_once() -> None:
-    """Transformers lists its 1,600 files of models twice."""
-    if IS_RANK:
-        from zlaunch.estimate.rehearsal.imports import list_models_once
-
-        list_models_once()
-
-
-def defer_symbolic_shapes() -> None:
-    """Transformers imports sympy."""
-    if IS_RANK and "torch" in sys.modules:
-        from zlaunch.estimate.rehearsal.imports import defer_symbolic_shapes
-
-        defer_symbolic_shapes()
+def spare_rank(function: str) -> None:
+    """Call a function of rehearsals. Where transformers comes before torch, torch is imported for it."""
+    importlib.import_module("torch")
+    getattr(importlib.import_module("zlaunch.estimate.rehearsal.imports"), function)()
 
 
 def leave_muon_uncompiled() -> None:
@@ -50,26 +45,24 @@ def leave_muon_uncompiled() -> None:
         compiler.compile = lambda: lambda function: function
 
 
-BEFORE: dict[str, Callable[[], None]] = {
-    "torch.optim": defer_torch,
-    "transformers.utils.hub": list_models_once,
-    "transformers.modeling_utils": defer_symbolic_shapes,
-    "deepspeed.runtime.zero.muon.original_muon": leave_muon_uncompiled,
-}
-"""Module → what is done before it is imported."""
-
-
 class Spared:
     """Notices what is about to be imported."""
 
-    @staticmethod
-    def find_spec(name: str, *_: object) -> None:
+    is_launcher = not LAUNCHERS.isdisjoint(sys.orig_argv)
+    is_rank = "RANK" in os.environ and OF_REHEARSALS not in sys.orig_argv
+
+    @classmethod
+    def find_spec(cls, name: str, *_: object) -> None:
         """Find nothing: others do."""
-        if name in BEFORE:
-            BEFORE[name]()
+        if name == "torch.optim" and cls.is_launcher:
+            spare_launcher()
+        elif name in IN_RANKS and cls.is_rank:
+            spare_rank(IN_RANKS[name])
+        elif name == "deepspeed.runtime.zero.muon.original_muon":
+            leave_muon_uncompiled()
 
 
-if "ZLAUNCH_TESTS_EXEC" not in os.environ:
+if not os.environ.get("ZLAUNCH_TESTS_EXEC"):
     sys.meta_path.insert(0, Spared)
 
 # The collector would walk through torch again and again, and at the end once more.

@@ -34,10 +34,8 @@ def test_what_fails_or_cannot_be_collected_stops_nothing_else(
 
 def test_what_changed_calls_for_tests_of_it() -> None:
     found = called_for(["zlaunch/hosts/agent/ssh.py", "tests/cli/test_json.py", "README.md"])
-    assert found == [
-        *("tests/cli/test_json.py", "tests/cluster/", "tests/jobs/test_members.py"),
-        "tests/jobs/test_op_builds.py",
-    ]
+    of_hosts = ["tests/cluster/", "tests/jobs/test_members.py", "tests/jobs/test_op_builds.py"]
+    assert found == ["tests/cli/test_json.py", *of_hosts]
 
 
 def test_tests_that_share_a_fixture_are_called_for_as_if_each_took_its_share(

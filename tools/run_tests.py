@@ -12,8 +12,8 @@ This is the rule by which tests that train, start ranks or use hosts are marked:
 
 A test that repeats one of these with other values is marked, unless it takes less than two seconds.
 
-What a change touches is tested in full: `TOUCHED` maps files to tests that are marked, and as many of these
-run as take half a minute. The files are those that differ from `origin/main` or, where none do, from the
+`TOUCHED` maps files to marked tests, and of those that a change calls for, the shortest run, up to a minute
+in all. The files are those that differ from `origin/main` or, where none do, from the
 commit before. Where git knows neither, nothing is added.
 """
 
@@ -48,17 +48,26 @@ TOUCHED: dict[str, tuple[str, ...]] = {
     "docs/clusters.md": ("tests/cluster/test_clusters_page.py",),
     "docs/learn/": ("tests/test_learn.py",),
     "recipes/": ("tests/jobs/test_recipes.py", "tests/jobs/test_tour.py", "tests/jobs/test_training.py"),
+    "zlaunch/checks/": ("tests/cluster/",),
     "zlaunch/checkpoint/": ("tests/checkpoint/", "tests/resume/"),
     "zlaunch/config/": ("tests/contract/test_late_rules.py",),
-    "zlaunch/diagnosis/": ("tests/deaths/",),
+    "zlaunch/diagnosis/": ("tests/deaths/", "tests/jobs/test_preempt.py"),
     "zlaunch/estimate/": ("tests/estimate/", "tests/program/test_plan.py", "tests/test_learn.py"),
     "zlaunch/hosts/": ("tests/cluster/", "tests/jobs/test_members.py", "tests/jobs/test_op_builds.py"),
+    "zlaunch/launch/asked_program.py": ("tests/program/test_ask.py",),
     "zlaunch/launch/backends/": ("tests/jobs/test_training.py", "tests/deaths/", "tests/cluster/"),
     "zlaunch/launch/measure/": ("tests/jobs/test_measured_plan.py",),
     "zlaunch/launch/monitoring/": ("tests/jobs/test_preempt.py",),
+    "zlaunch/launch/no_ssh.py": ("tests/cluster/test_losses.py",),
+    "zlaunch/launch/node_start.py": ("tests/jobs/test_members.py",),
+    "zlaunch/launch/op_build.py": ("tests/jobs/test_op_builds.py",),
+    "zlaunch/launch/ops_on_hosts.py": ("tests/cluster/test_ops.py",),
+    "zlaunch/launch/rerun.py": ("tests/program/test_runs.py", "tests/jobs/test_other_python.py"),
     "zlaunch/launch/schedulers/": ("tests/cluster/", "tests/launch/schedulers/"),
+    "zlaunch/launch/submit.py": ("tests/cluster/test_submit.py",),
     "zlaunch/parity/": ("tests/parity/",),
     "zlaunch/resume/": ("tests/resume/", "tests/jobs/test_preempt.py", "tests/jobs/test_retry.py"),
+    "zlaunch/runs/": ("tests/program/test_runs.py",),
     "zlaunch/worker/": ("tests/jobs/test_preempt.py", "tests/deaths/"),
 }
 """Where a change is → the tests marked `full` that it calls for, beside those of a test file that changes."""

@@ -35,7 +35,6 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.full
 def test_an_editor_attaches_to_a_rank_on_another_host(bed: Bed, tmp_path: Path) -> None:
     script, err, port = tmp_path / "script.py", tmp_path / "err", a_free_port()
     script.write_text(SCRIPT)

@@ -1,6 +1,6 @@
 """Whatever starts ranks on several hosts, they train as on one host: equal losses, in order, with the same words.
 
-`make test` trains one of the stages in each way, `make deaths` both.
+`make test` trains one of the stages in each way but two, `make test-all` in all, and `make deaths` both stages.
 """
 
 import json
@@ -118,20 +118,21 @@ HOSTS: list[Way] = [
     lines_by_hand,
 ]
 LIKE_ANOTHER = (one_zlaunch_in_an_allocation, lines_by_hand)
-"""Each starts ranks in the same way as its neighbor in the list, and only reads other input."""
+"""They start ranks as `submitted_to_slurm` and `variables_on_each_node` do, and only read other input."""
 
 
 WORDS = 'two  words; $HOME {"a": 1}'
 
 
 def each(ways: Sequence[Callable[..., Result]]) -> pytest.MarkDecorator:
-    """One stage a way; both in `make deaths`."""
+    """One stage in each way; both in `make deaths`."""
     cases = [(way, stage) for number, way in enumerate(ways) for stage in taken((2, 3), number)]
     return pytest.mark.parametrize(
         ("way", "stage"),
         [
             pytest.param(
-                *(way, stage),
+                way,
+                stage,
                 id=f"{way.__name__}-{stage}",
                 marks=[pytest.mark.full] if way in LIKE_ANOTHER else [],
             )

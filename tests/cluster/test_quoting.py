@@ -102,7 +102,6 @@ SHELLS = ("sh", "bash", "zsh", "tcsh", "fish")
 @given(
     NAMES_OF_FILES, UNDECODABLE.filter(lambda text: not is_secret("PYTHON_ODD", text)), st.lists(UNDECODABLE)
 )
-@pytest.mark.full
 def test_every_login_shell_passes_words_on(
     tmp_path: Path, name: str, variable: str, arguments: list[str]
 ) -> None:

@@ -110,7 +110,6 @@ def test_a_job_that_slurm_refuses_says_what_slurm_said(slurm: Slurm, tmp_path: P
     assert (result.status, "invalid partition specified: nowhere" in result.err) == (69, True), result.err
 
 
-@pytest.mark.full
 def test_a_preempted_job_is_followed_through_its_second_start(slurm: Slurm, tmp_path: Path) -> None:
     source = """import os, pathlib, time
 print("start", os.environ.get("SLURM_RESTART_COUNT", 0), flush=True)

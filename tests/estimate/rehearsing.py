@@ -8,7 +8,9 @@ from zlaunch.estimate.rehearse import Rehearser
 from zlaunch.estimate.workload import Workload
 
 _SHARED = Rehearser()
-"""All tests of a worker ask one program: importing the packages takes longer than most rehearsals."""
+"""All tests of a worker ask one program, with the environment of the first test that asks it: importing the packages
+takes longer than most rehearsals.
+"""
 atexit.register(_SHARED.close)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.asking import forecast
 from tests.estimate.memory.jobs import config, job
-from tests.estimate.rehearsing import rehearse
+from tests.estimate.rehearsing import rehearse, rehearse_apart
 from tests.estimate.test_rehearsal import workload
 from zlaunch.errors import Refused, Unavailable
 from zlaunch.estimate import self_test
@@ -101,7 +101,7 @@ def test_what_is_far_too_large_is_not_rehearsed(
     workload: Workload, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))  # a rehearsal could not even start
-    (found,) = rehearse([workload])
+    (found,) = rehearse_apart([workload])
     assert found.method == "closed form"
     assert (found.why_not_rehearsed or "").startswith(words)
 

@@ -186,7 +186,6 @@ def test_a_node_that_is_killed_ends_the_job_and_is_named(tmp_path: Path) -> None
         wait_until(lambda: not working_in(tmp_path), 15)
 
 
-@pytest.mark.full
 def test_the_other_node_ends_when_the_first_is_killed(tmp_path: Path) -> None:
     with asleep(tmp_path) as nodes:
         nodes[0].process.kill()

@@ -92,7 +92,6 @@ def test_environments_do_not_rebuild_each_others_ops_and_lost_objects_are_made_b
     assert mine.make_ready()[0] == ""
 
 
-@pytest.mark.full
 def test_what_a_bare_launcher_compiled_is_taken_and_not_compiled_again(tmp_path: Path) -> None:
     mine = environment(tmp_path / "mine", tmp_path / "caches")
     bare = mine.compile_bare()

@@ -186,7 +186,6 @@ def test_a_run_without_an_engine_is_not_shown_as_one_with_zero(tmp_path: Path) -
     ), told
 
 
-@pytest.mark.full
 def test_a_script_that_wants_its_local_rank_gets_it_and_keeps_its_own_ds_config(tmp_path: Path) -> None:
     done = train(tmp_path, LOCAL_RANK, "--stage", "3")
     assert done.status == 0, done.err

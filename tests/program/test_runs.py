@@ -318,7 +318,6 @@ def test_a_script_that_is_not_what_it_was_is_not_repeated_unless_forced(folder: 
     assert "differs    script.py: was sha256 " in forced.err
 
 
-@pytest.mark.full
 def test_a_run_with_a_forecast_is_rehearsed_again_unless_forced(folder: Path) -> None:
     zlaunch("train", "script.py", cwd=folder)
     root = the_run(folder)

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.job
 ONE_OF_EACH = (
     "0",
     "1 fp32 accumulation, two micro-batches",
+    "2 overlapping",
     "2 optimizer on host",
     "2 lora",
     "2 qwen2.5-vl, two images",

@@ -231,7 +231,7 @@ def table(real: Levels, rehearsed: Levels) -> str:
     "name",
     [
         "causal_lm at stage 2",
-        pytest.param("distil at stage 3", marks=pytest.mark.full),
+        "distil at stage 3",
         pytest.param("layers at stage 2", marks=pytest.mark.full),
         pytest.param("sequences at stage 3", marks=pytest.mark.full),
         pytest.param("causal_lm at stage 3", marks=pytest.mark.full),

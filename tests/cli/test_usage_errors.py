@@ -39,6 +39,11 @@ ITS = (
             "`--runs-dir` needs a value: DIR",
             "Directory of the runs (default: runs).",
         ),
+        (
+            "config diff a.json",
+            "`zlaunch config diff` needs 2 ds_configs",
+            "see `zlaunch config diff --help`",
+        ),
         ("runs compare latest", "`zlaunch runs compare` needs 2 runs", "see `zlaunch runs compare --help`"),
         ("runs top", "zlaunch runs has no command `top`", "did you mean `zlaunch runs watch`?"),
         ("tune", "zlaunch has no command `tune`", "did you mean `zlaunch plan SCRIPT --measure`?"),

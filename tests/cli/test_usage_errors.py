@@ -111,3 +111,25 @@ def test_a_usage_error_says_what_is_expected(words: str, message: str, hint: str
     if not isinstance(error, WrongUsage):
         error = as_wrong_usage(error, words.split())
     assert (error.message, error.hint) == (message, hint)
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        ("-h", "zlaunch"),
+        ("runs -h", "zlaunch runs"),
+        ("runs list --runs-dir x -h", "zlaunch runs list"),
+        ("config translate -h", "zlaunch config translate"),
+        ("estimate t.py -h", "zlaunch estimate"),
+        ("train --stage 3 -h", "zlaunch train"),
+    ],
+)
+def test_help_has_a_short_name(words: str, command: str, capfd: pytest.CaptureFixture[str]) -> None:
+    program(words.split(), prog_name="zlaunch", standalone_mode=False)
+    assert capfd.readouterr().out.startswith(f"Usage: {command} [OPTIONS]")
+
+
+@pytest.mark.parametrize("words", ["t.py -h", "--stage 3 t.py --lr 1 -h", "-m timeit -h", "-- -h"])
+def test_the_short_name_of_help_is_for_the_program_that_train_names(words: str) -> None:
+    _, command, _ = program.resolve_command(program.make_context("zlaunch", ["train", "t.py"]), ["train"])
+    assert command.make_context("train", words.split()).args[-1] == "-h"

@@ -379,6 +379,7 @@ def test_json_has_a_verdict_for_each_file(folder: Path) -> None:
         ("typo.json", "refused", 65),
     ]
     assert files[2]["counts"] == {"error": 0, "fails later": 0, "warning": 0, "ignored": 1, "advice": 0}
+    assert files[4]["counts"] == {"error": 1, "fails later": 0, "warning": 0, "ignored": 0, "advice": 0}
 
 
 def test_a_strict_verdict_counts_what_is_ignored(folder: Path) -> None:

@@ -115,7 +115,7 @@ def _file_members(report: Report, strict: bool) -> dict[str, Any]:
     status = report.status(strict)
     counts = dict.fromkeys((severity.value for severity in Severity), 0)
     for finding in report.all_findings:
-        counts[finding.severity.value] += 1
+        counts[finding.label.value] += 1
     members: dict[str, Any] = {
         "file": report.name,
         "verdict": _verdict_on_file(report, strict),
@@ -150,7 +150,7 @@ def _finding_members(name: str, finding: Finding) -> dict[str, Any]:
         "end_column": place.end_column,
         "path": finding.where,
         "code": finding.code,
-        "severity": finding.severity.value,
+        "severity": finding.label.value,
         "message": finding.message,
         "hint": finding.hint,
     }
@@ -164,7 +164,7 @@ def as_github(reports: Sequence[Report], strict: bool) -> None:
             text = hide_in_text(f"{finding.message}\n{finding.hint or ''}".strip())  # before it is escaped
             place = ",".join(f"{to}={_escaped(str(members[key]))}" for key, to in _PROPERTIES.items())
             data = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-            console.data(f"::{_GITHUB[finding.severity]} {place}::{data}")
+            console.data(f"::{_GITHUB[finding.label]} {place}::{data}")
 
 
 _PROPERTIES = {"file": "file", "line": "line", "column": "col", "end_column": "endColumn", "code": "title"}

@@ -77,16 +77,22 @@ def _done(fixes: Fixes | None) -> str:
 
 
 def _summary_line(report: Report, strict: bool) -> str:
-    verdict = _verdict_on_file(report, strict)
+    verdict, fixes = _verdict_on_file(report, strict), report.fixes
     if not report.findings:
         return verdict
-    counts = dict.fromkeys(Severity, 0)
-    for finding in report.findings:
-        counts[finding.label] += 1
-    figures = [verdict, *(_count_text(count, severity) for severity, count in counts.items() if count)]
+    figures = [verdict, *_counts(report.findings)]
+    if fixes is not None and fixes.count and not fixes.writes:
+        figures[-1] += " now"
+        after = _counts(fixes.left) or ["none"]
+        figures += [*after[:-1], f"{after[-1]} after the fixes"]
     if report.num_fixable:
         figures.append(f"{report.num_fixable} fixable with `--fix`")
     return ", ".join(figures)
+
+
+def _counts(findings: Sequence[Finding]) -> list[str]:
+    counts = Counter(finding.label for finding in findings)
+    return [_count_text(counts[severity], severity) for severity in Severity if counts[severity]]
 
 
 def _count_text(count: int, severity: Severity) -> str:

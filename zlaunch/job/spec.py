@@ -327,7 +327,11 @@ def parse_gpus(text: str) -> GpuChoice:
     devices = tuple(int(number) for number in numbers)
     if "," not in text:
         if devices[0] == 0:
-            raise WrongUsage("`--gpus 0` selects no GPU", "write `--gpus 0,` for device 0")
+            raise WrongUsage(
+                "`--gpus 0` starts no rank",
+                "write `--gpus 0,` for device 0; on a machine without a GPU, or with `DS_ACCELERATOR=cpu`, "
+                "`--gpus 2` starts two ranks on the CPU",
+            )
         return GpuChoice(count=devices[0])
     if len(set(devices)) != len(devices):
         raise WrongUsage(f"`--gpus {text}` names a device twice")

@@ -10,6 +10,11 @@ from zlaunch.cli.usage_errors import as_wrong_usage
 from zlaunch.errors import WrongUsage
 
 PARSER_ERROR: Any = typer.BadParameter.__base__
+OFFLOADS = "write `none`, `cpu` or `nvme`, or a device for each part: `optimizer:cpu,param:nvme`"
+NO_RANK = (
+    "write `--gpus 0,` for device 0; on a machine without a GPU, or with `DS_ACCELERATOR=cpu`, `--gpus 2` "
+    "starts two ranks on the CPU"
+)
 
 
 ITS = (
@@ -72,7 +77,17 @@ ITS = (
         (
             "train --offload gpu",
             "`--offload gpu`: `gpu` is not valid",
-            "did you mean `--offload none`?",
+            f"did you mean `--offload none`? Otherwise {OFFLOADS}",
+        ),
+        (
+            "train --offload cpu,nvme",
+            "`--offload cpu,nvme` names devices without the parts that go there",
+            "write one for both, `--offload cpu`, or one for each: `--offload optimizer:cpu,param:nvme`",
+        ),
+        (
+            "train --gpus 0",
+            "`--gpus 0` starts no rank",
+            NO_RANK,
         ),
         (
             "train --precision fp8",

@@ -44,6 +44,19 @@ def test_a_command_is_not_broken_so_that_it_can_be_copied() -> None:
     assert paragraph(f"an option, too, has its value in its own line: {option}")[1] == option
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "`/opt/python/bin/python -m pip install huggingface_hub transformers accelerate`",
+        "`./train.sh --learning_rate 2e-5 --num_train_epochs 3 --output_dir somewhere`",
+        "`MASTER_ADDR=node1 zlaunch train train.py --stage 3 --offload cpu --dry-run`",
+        "`python -c 'import json, sys, yaml; json.dump(1, sys.stdout, indent=2)' > a.json`",
+    ],
+)
+def test_a_command_is_whole_whatever_it_begins_with(command: str) -> None:
+    assert paragraph(f"type {command}, and look") == ["type", f"{command},", "and look"]
+
+
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_a_command_of_many_words_is_as_wide_as_a_terminal_and_can_be_copied(
     is_terminal: bool, monkeypatch: pytest.MonkeyPatch

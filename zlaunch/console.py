@@ -32,7 +32,8 @@ _COLOURS = {
 _PAINTED = rf"(\033\[(?:{'|'.join(sorted(set(_COLOURS.values())))})m)([^\033]*)(\033\[0m)"
 _COLOUR = re.compile(r"\033\[\d+m")
 
-_COMMAND = r"`(?:[a-z]|--)[^`\s]* [^`]+`"
+_COMMAND = r"`(?:[a-z]|--|(?:\.{1,2}|~)?/|[A-Z][A-Z_]*=)[^`\s]* [^`]+`"
+"""A command in backticks: a program or its path, a variable of it, or an option with its value."""
 _SPACE = "\ue000"
 """A space at which no line is broken; no message has this character."""
 

@@ -143,7 +143,7 @@ class Finding:
 
     @property
     def label(self) -> Severity:
-        """The severity in a text: "ignored" would read as if zlaunch did not mind what it refuses."""
+        """The severity as it is shown: "ignored" would read as if zlaunch did not mind what it refuses."""
         if self.severity is Severity.IGNORED and self.is_mistake:
             return Severity.ERROR
         return self.severity

@@ -84,6 +84,16 @@ def test_scripts_that_train_are_found_and_others_are_not(tmp_path: Path) -> None
     assert look_around(tmp_path).scripts == (Path("scripts/pretrain.py"), Path("a.py"))
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["import torch, deepspeed", "import torch; import deepspeed", "import os, accelerate.utils as utils"],
+)
+def test_a_script_is_found_however_its_imports_are_written(tmp_path: Path, line: str) -> None:
+    (tmp_path / "train.py").write_text(f"{line}\n")
+    (tmp_path / "notes.py").write_text(f'"""{line}"""\n')
+    assert look_around(tmp_path).scripts == (Path("train.py"),)
+
+
 def test_without_questions_it_takes_what_it_finds(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAINER)
     (tmp_path / "ds_config.json").write_text('{"zero_optimization": {"stage": 2}}')

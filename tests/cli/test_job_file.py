@@ -301,7 +301,11 @@ WRONG = {
     "text for a number": ("stall_after: soon", "bad-option", None),
     "nothing": ("nvme:", "bad-option", "write one, or leave the key out"),
     "a word that YAML takes for false": ("offload: off", "bad-option", "put it in quotes"),
-    "what an option refuses": ("gpus: 0", "bad-option", "write `--gpus 0,` for device 0"),
+    "what an option refuses": (
+        "gpus: many",
+        "bad-option",
+        "write `--gpus 2` or `--gpus 0,2`; without it, all are used",
+    ),
     "what one of several refuses": (
         "slurm: [=x]",
         "bad-option",

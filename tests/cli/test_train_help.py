@@ -8,6 +8,7 @@ from typing import get_args
 
 from tests.running import ROOT
 from zlaunch.cli.train_options import MOST_USED, panels
+from zlaunch.hosts.cluster.placement import DEFAULT_CPU_RANKS
 from zlaunch.job.spec import JobSpec, PreemptOptions, RestartPolicy, RunOptions
 
 HELP = """
@@ -47,6 +48,11 @@ def test_the_help_in_a_pipe_is_plain_and_has_every_option_once_in_80_columns() -
     )
     assert sorted(flags) == sorted([*frozen, "--help"])
     assert [line for line in text.splitlines() if len(line) > 80 or "\x1b" in line] == []
+
+
+def test_the_help_has_the_number_of_ranks_on_a_machine_without_a_gpu() -> None:
+    text, _ = shown()
+    assert f"number of ranks on the CPU (default: {DEFAULT_CPU_RANKS})" in " ".join(text.split())
 
 
 def test_the_help_imports_the_tables_and_not_what_starts_a_job() -> None:

@@ -10,6 +10,11 @@ from zlaunch.cli.usage_errors import as_wrong_usage
 from zlaunch.errors import WrongUsage
 
 PARSER_ERROR: Any = typer.BadParameter.__base__
+OFFLOADS = "write `none`, `cpu` or `nvme`, or a device for each part: `optimizer:cpu,param:nvme`"
+NO_RANK = (
+    "write `--gpus 0,` for device 0; on a machine without a GPU, or with `DS_ACCELERATOR=cpu`, `--gpus 2` "
+    "starts two ranks on the CPU"
+)
 
 
 ITS = (
@@ -39,6 +44,11 @@ ITS = (
             "`--runs-dir` needs a value: DIR",
             "Directory of the runs (default: runs).",
         ),
+        (
+            "config diff a.json",
+            "`zlaunch config diff` needs 2 ds_configs",
+            "see `zlaunch config diff --help`",
+        ),
         ("runs compare latest", "`zlaunch runs compare` needs 2 runs", "see `zlaunch runs compare --help`"),
         ("runs top", "zlaunch runs has no command `top`", "did you mean `zlaunch runs watch`?"),
         ("tune", "zlaunch has no command `tune`", "did you mean `zlaunch plan SCRIPT --measure`?"),
@@ -67,7 +77,17 @@ ITS = (
         (
             "train --offload gpu",
             "`--offload gpu`: `gpu` is not valid",
-            "did you mean `--offload none`?",
+            f"did you mean `--offload none`? Otherwise {OFFLOADS}",
+        ),
+        (
+            "train --offload cpu,nvme",
+            "`--offload cpu,nvme` names devices without the parts that go there",
+            "write one for both, `--offload cpu`, or one for each: `--offload optimizer:cpu,param:nvme`",
+        ),
+        (
+            "train --gpus 0",
+            "`--gpus 0` starts no rank",
+            NO_RANK,
         ),
         (
             "train --precision fp8",
@@ -106,3 +126,25 @@ def test_a_usage_error_says_what_is_expected(words: str, message: str, hint: str
     if not isinstance(error, WrongUsage):
         error = as_wrong_usage(error, words.split())
     assert (error.message, error.hint) == (message, hint)
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        ("-h", "zlaunch"),
+        ("runs -h", "zlaunch runs"),
+        ("runs list --runs-dir x -h", "zlaunch runs list"),
+        ("config translate -h", "zlaunch config translate"),
+        ("estimate t.py -h", "zlaunch estimate"),
+        ("train --stage 3 -h", "zlaunch train"),
+    ],
+)
+def test_help_has_a_short_name(words: str, command: str, capfd: pytest.CaptureFixture[str]) -> None:
+    program(words.split(), prog_name="zlaunch", standalone_mode=False)
+    assert capfd.readouterr().out.startswith(f"Usage: {command} [OPTIONS]")
+
+
+@pytest.mark.parametrize("words", ["t.py -h", "--stage 3 t.py --lr 1 -h", "-m timeit -h", "-- -h"])
+def test_the_short_name_of_help_is_for_the_program_that_train_names(words: str) -> None:
+    _, command, _ = program.resolve_command(program.make_context("zlaunch", ["train", "t.py"]), ["train"])
+    assert command.make_context("train", words.split()).args[-1] == "-h"

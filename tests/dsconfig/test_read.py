@@ -48,7 +48,8 @@ MISREAD = [
 BROKEN = [
     ("", 1, 1),
     ("[1]", 1, 1),
-    ('"a"', 1, 4),
+    ('"a"', 1, 1),
+    ("null // c\n", 1, 1),
     ("{", 1, 2),
     ('{"a" 1}', 1, 6),
     ('{"a":}', 1, 6),
@@ -141,6 +142,10 @@ def test_the_words_of_json_are_values(word: str, value: object) -> None:
 @each(("text", "line", "column"), BROKEN)
 def test_broken_json_is_refused_where_it_breaks(text: str, line: int, column: int) -> None:
     assert _refused(text).findings[0].place == Place("ds.json", line, column)
+
+
+def test_a_value_alone_is_no_object_and_no_key() -> None:
+    assert _refused("null\n").findings[0].message == "a ds_config must be one JSON object"
 
 
 @each(("text", "line", "column"), BROKEN)

@@ -171,6 +171,19 @@ def test_a_config_of_another_program_is_no_ds_config(folder: Path, file: str, te
     assert (error.value.hint or "").startswith(hint)
 
 
+def test_a_ds_config_in_yaml_is_told_as_such_and_not_by_what_json_makes_of_it(folder: Path) -> None:
+    (folder / "ds.yaml").write_text("train_batch_size: 8\nzero_optimization:\n  stage: 3\n")
+    with pytest.raises(WrongUsage, match="is a ds_config written as YAML") as error:
+        read_ds_config(Path("ds.yaml"))
+    assert (error.value.hint or "").endswith("' < ds.yaml > ds.json`")
+
+
+@pytest.mark.parametrize("text", ["train_batch_size: 8\n", "# c\n{zero_optimization: {stage: 3}}\n"])
+def test_what_the_reader_of_deepspeed_takes_as_yaml_does_is_a_ds_config(folder: Path, text: str) -> None:
+    (folder / "ds.yaml").write_text(text)
+    assert read_ds_config(Path("ds.yaml")).value
+
+
 def test_a_ds_config_with_a_key_of_another_program_stays_one(folder: Path) -> None:
     (folder / "ds.json").write_text('{"train_batch_size": 8, "base_model": "m"}')
     assert read_ds_config(Path("ds.json")).value["train_batch_size"] == 8

@@ -152,12 +152,22 @@ def test_fixing_writes_the_mended_text(folder: Path) -> None:
     [
         (["bad.json", "--fix"], "bad.json: 1 fix written, old file kept as bad.json.bak; valid\n"),
         (["bad.json", "--fix", "--no-backup"], "bad.json: 1 fix written; valid\n"),
-        (["bad.json", "--diff"], "bad.json: `--fix` would write 1 fix; refused, 1 error\n"),
+        (
+            ["bad.json", "--diff"],
+            "bad.json: `--fix` would write 1 fix; refused, 1 error now, none after the fixes\n",
+        ),
         (["silent.json", "--fix"], "silent.json: no safe fixes; valid, 1 ignored\n"),
     ],
 )
 def test_it_is_said_whether_a_fix_was_written(folder: Path, words: list[str], said: str) -> None:
     assert validate(folder, *words).err == said
+
+
+def test_the_errors_after_fixes_that_are_only_shown_are_those_that_are_listed(folder: Path) -> None:
+    (folder / "two.json").write_text(TWO)
+    told = validate(folder, "two.json", "--diff").err
+    assert told.endswith("refused, 2 errors now, 1 error after the fixes\n")
+    assert told.count(": error: ") == 1
 
 
 def test_what_was_fixed_is_valid_at_once(folder: Path) -> None:
@@ -379,6 +389,7 @@ def test_json_has_a_verdict_for_each_file(folder: Path) -> None:
         ("typo.json", "refused", 65),
     ]
     assert files[2]["counts"] == {"error": 0, "fails later": 0, "warning": 0, "ignored": 1, "advice": 0}
+    assert files[4]["counts"] == {"error": 1, "fails later": 0, "warning": 0, "ignored": 0, "advice": 0}
 
 
 def test_a_strict_verdict_counts_what_is_ignored(folder: Path) -> None:

@@ -153,6 +153,27 @@ def test_the_command_that_resumes_is_the_one_that_was_typed(
     assert said.startswith(f"`zlaunch train {typed}` resumes from step 9")
 
 
+@pytest.mark.parametrize(
+    ("asked", "typed"),
+    [
+        ("--set a.b=1 --set checkpoint.load_universal=true t.py", "--set a.b=1 t.py"),
+        ("--set=checkpoint.load_universal=true t.py", "t.py"),
+        ("--ds-config ds.json t.py", "--set checkpoint.load_universal=false --ds-config ds.json t.py"),
+        ("--allow-reshard t.py", "--allow-reshard t.py"),
+    ],
+)
+def test_a_run_that_loaded_a_universal_checkpoint_resumes_from_its_own_without_that_key(
+    asked: str, typed: str, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trainers(tmp_path / "out", 9, saved / "zero2")
+    run = files(tmp_path, saved_checkpoint="out/checkpoint-9")
+    run = run.holding(config={"checkpoint": {"load_universal": True}})
+    run.job["asked"] = ["/bin/zlaunch", "train", *asked.split()]
+    ((_, said),) = saved_rows(saved_by_run(run))
+    assert said.startswith(f"`zlaunch train --resume out/checkpoint-9 {typed}` resumes from step 9")
+
+
 def test_a_run_that_ended_shows_what_it_resumed_from_and_what_resumes_from_it(
     saved: Path, tmp_path: Path
 ) -> None:

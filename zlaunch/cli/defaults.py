@@ -1,6 +1,6 @@
 """Defaults of options, which need no reading."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -15,8 +15,19 @@ class DeclaredDefaults:
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse a command line; an error knows the command."""
         with errors_of(ctx):
-            parsed: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]
+            parsed: list[str] = super().parse_args(ctx, self.with_help(ctx, args))  # type: ignore[misc]
         return parsed
+
+    def with_help(self, ctx: Any, words: Sequence[str]) -> list[str]:
+        """Write `--help` for each `-h` that is for this command, and not for a program that it names."""
+        end = self._end_of_own(ctx, words)
+        return [*("--help" if word == "-h" else word for word in words[:end]), *words[end:]]
+
+    def _end_of_own(self, ctx: Any, words: Sequence[str]) -> int:
+        """Count the words that are for this command alone: of a group, those before the command in it."""
+        if not ctx.allow_interspersed_args:
+            return 1
+        return [*words, "--"].index("--")
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the options and arguments, `--help` too."""

@@ -23,6 +23,7 @@ class JobCommand(PanelCommand, ScriptCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the file, if there is one, and parse both together."""
+        args = self.with_help(ctx, args)
         cut = [*args, "--"].index("--")
         before, after = args[:cut], args[cut + 1 :]
         if ctx.resilient_parsing or "--help" in before:

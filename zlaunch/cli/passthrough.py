@@ -50,6 +50,10 @@ class ScriptCommand(DeclaredDefaults, TyperCommand):
         ctx.args = [*ctx.args, *after]
         return result
 
+    def _end_of_own(self, ctx: Any, words: Sequence[str]) -> int:
+        place = self._place_of_program(words) if ctx.ignore_unknown_options else None
+        return super()._end_of_own(ctx, words) if place is None else place
+
     def _refuse_program(self, words: Sequence[str]) -> None:
         """Raise WrongUsage with the right command if the script is a program that starts ranks itself."""
         if (place := self._place_of_program(words)) is None:

@@ -16,7 +16,8 @@ from zlaunch.job.script_reader import read_script
 SCRIPT_FOLDERS = (".", "scripts", "src", "examples", "train", "training")
 MOST_SCRIPT_BYTES = 1 << 20
 
-_PACKAGES = re.compile(r"^\s*(import|from) +(deepspeed|accelerate|transformers|trl)\b", re.MULTILINE)
+_PACKAGES = frozenset({"deepspeed", "accelerate", "transformers", "trl"})
+"""A script that may train imports one of these."""
 _NOT_TRAINING = re.compile(r"(test_.*|.*_test|setup|conftest|__init__|eval.*|infer.*|predict.*)\.py")
 _TRAINING = re.compile(r"train|tune|sft|dpo|run_")
 
@@ -55,7 +56,7 @@ def _scripts(folder: Path) -> Iterator[Path]:
         if _NOT_TRAINING.fullmatch(file.name) or not file.is_file():
             continue
         script = script_of(file) if file.stat().st_size <= MOST_SCRIPT_BYTES else None
-        if script is not None and _PACKAGES.search(script.source):
+        if script is not None and not _PACKAGES.isdisjoint(script.imported):
             yield file
 
 

@@ -100,7 +100,8 @@ class HostOptions:
         typer.Option(
             metavar="N|LIST",
             parser=parse_gpus,
-            help="Number of GPUs, or their numbers: 2 or 0,2 (default: all).",
+            help="Number of GPUs, or their numbers: 2 or 0,2 (default: all). "
+            "Without a GPU, number of ranks on the CPU (default: 2).",
         ),
     ] = None
     hosts: options.Hosts = None

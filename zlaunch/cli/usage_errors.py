@@ -32,7 +32,7 @@ def as_wrong_usage(error: Any, words: Sequence[str] = ()) -> WrongUsage:
         elsewhere = _of_others(context, error.option_name, words)
         return no_such_option(command, error.option_name, error.possibilities, elsewhere)
     if said.startswith("Missing"):
-        return WrongUsage(f"`{command}` needs {_several(context, parameter) or name}", hint)
+        return WrongUsage(f"`{command}` needs {_compared(context, parameter) or name}", hint)
     if name:
         return _wrong_value(name, error.message.removeprefix("Value error, "), hint)  # as pydantic begins
     if (extra := re.search(_EXTRA, said)) is not None:
@@ -54,20 +54,18 @@ def no_such_option(
     return WrongUsage(f"{command} has no option `{name}`", hint)
 
 
-def _several(context: Any, parameter: Any) -> str | None:
-    """Count the arguments of one kind that a command needs; None if it needs one."""
+def _compared(context: Any, parameter: Any) -> str | None:
+    """Name the two things that a command compares; None for any other."""
     if context is None or parameter is None:
         return None
-    kind = _NOUNS.get(parameter.metavar, parameter.metavar)
-    alike = [other for other in context.command.params if _NOUNS.get(other.metavar, other.metavar) == kind]
-    if parameter.param_type_name != "argument" or len(alike) == 1:
+    noun = _PAIRS.get(context.command.name)
+    if parameter.param_type_name != "argument" or noun is None:
         return None
-    name = _name(parameter)
-    return f"{len(alike)} {_NOUNS.get(name, name)}s"
+    return f"2 {noun}s"
 
 
-_NOUNS = {"A": "run", "B": "run"}
-"""Metavar of an argument → what it names."""
+_PAIRS = {"compare": "run", "diff": "ds_config"}
+"""Command that compares two arguments → what they name."""
 
 
 def _without_value(context: Any, flag: str, hint: str | None) -> WrongUsage:

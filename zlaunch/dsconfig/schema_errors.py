@@ -404,8 +404,8 @@ _SHAPES = {
     "an object": "write an object, `{…}`",
     "a list": "write a list, `[…]`",
     "true or false": "write true or false",
-    "a whole number": "write a whole number, without quotes",
-    "a number": "write a number, without quotes",
+    "a whole number": "write a whole number",
+    "a number": "write a number",
 }
 
 

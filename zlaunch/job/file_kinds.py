@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from zlaunch.dsconfig.read import read
+from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.text.document import Document
-from zlaunch.errors import Finding, WrongUsage
+from zlaunch.dsconfig.text.parser import parse
+from zlaunch.errors import Finding, Refused, WrongUsage
+from zlaunch.files import typed
 from zlaunch.job.recipes import recipe_path, similar_recipe
 from zlaunch.other_values import LLAMA_FACTORY
 
@@ -111,8 +114,8 @@ def _notebook(path: Path) -> WrongUsage:
 
 
 def _config(path: Path) -> WrongUsage:
-    keys = _top_level_keys(path)
-    what, hint = next((texts for some, texts in _CONFIGS.items() if keys & {*some}), _ANY_CONFIG)
+    _, keys = _read_other(path)
+    what, hint = next((texts for some, texts in _CONFIGS.items() if keys.keys() & {*some}), _ANY_CONFIG)
     return WrongUsage(f"`{path}` is {what}, not a training script", hint.format(shlex.quote(str(path))))
 
 
@@ -132,33 +135,57 @@ def config_of_other_program(
     return None
 
 
+def ds_config_in_yaml(file: str, text: str, value: Mapping[str, object]) -> Finding | None:
+    """Find that a file is a ds_config with sections as only YAML has them, and what makes JSON of it.
+
+    `value` is what YAML reads. DeepSpeed's reader takes a file without such sections as YAML does.
+    """
+    if DsConfig.model_fields.keys().isdisjoint(value):
+        return None
+    try:
+        read_as_json = parse(text, file).value
+    except Refused:
+        if text.lstrip().startswith("{"):
+            return None
+        read_as_json = {}
+    sections = {name for name, part in value.items() if isinstance(part, dict | list)}
+    if all(isinstance(read_as_json.get(name), dict | list) for name in sections):
+        return None
+    program = "import json, sys, yaml; json.dump(yaml.safe_load(sys.stdin), sys.stdout, indent=2)"
+    command = f"python -c '{program}' < {typed(Path(file))} > {typed(Path(file).with_suffix('.json'))}"
+    message = f"`{file}` is a ds_config written as YAML, but DeepSpeed reads JSON"
+    return Finding("not-accelerate-config", message, f"`{command}`")
+
+
 def read_ds_config(name: Path) -> Document:
-    """Read a ds_config as `dsconfig.read` does; raise WrongUsage for a config of another program."""
+    """Read a ds_config as `dsconfig.read` does; raise WrongUsage for a config of another kind."""
     document: Document | None = None
     if name.suffix in (".yaml", ".yml"):
-        keys = _top_level_keys(name)
+        text, keys = _read_other(name)
     else:
         document = read(name)
-        keys = {*document.value}
-    if (other := config_of_other_program(str(name), keys)) is not None:
+        text, keys = "", document.value
+    other = config_of_other_program(str(name), keys)
+    if other is None and document is None:
+        other = ds_config_in_yaml(str(name), text, keys)
+    if other is not None:
         raise WrongUsage(other.message, other.hint)
     return document or read(name)
 
 
-def _top_level_keys(path: Path) -> set[str]:
-    """Return the keys of a JSON or YAML file; none if it cannot be read."""
+def _read_other(path: Path) -> tuple[str, dict[str, Any]]:
+    """Return the text and the object of a JSON or YAML file; both empty if it cannot be read."""
     import yaml  # takes as long as the rest of a dry run's imports
 
-    value: Any = None
     with suppress(OSError, ValueError, RecursionError, yaml.YAMLError):
         text = path.read_text("utf-8", "replace")
         read = yaml.safe_load
         if path.suffix == ".json":
             read = json.loads
         value = read(text)
-    if not isinstance(value, dict):
-        return set()
-    return {str(key) for key in value}
+        if isinstance(value, dict):
+            return text, {str(key): part for key, part in value.items()}
+    return "", {}
 
 
 def _is_shell_script(path: Path) -> bool:

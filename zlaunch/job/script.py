@@ -150,6 +150,8 @@ class Script:
     """What it gives accelerate that a ds_config can set."""
     own_output_dir: str | None = None
     """Default of `output_dir`, if it sets one."""
+    imported: frozenset[str] = frozenset()
+    """The top-level packages that it imports; `.` for its own."""
     has_other_modules: bool = False
     """Whether it imports modules that zlaunch does not know; they may define arguments of it."""
     loads: frozenset[str] = frozenset()

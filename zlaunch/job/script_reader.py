@@ -88,6 +88,7 @@ def read_script(path: Path) -> Script:
         own_optimizer=_own_optimizer(code),
         without_deepspeed=next((name for name in _PARALLEL if name in code.names), ""),
         own_output_dir=output_dir,
+        imported=frozenset(_imported(code)),
         has_other_modules=_has_other_modules(code),
         loads=frozenset(_loaded(code)),
         trusts_code=any(map(_trusts_code, code.nodes)),

@@ -304,14 +304,22 @@ def parse_offload(text: str) -> Offload:
     if text in _DEVICES:
         return Offload(_DEVICES[text])
     devices: dict[str, Device] = {"optimizer": "none", "param": "none"}
-    for term in text.split(","):
-        part, _, device_name = term.strip().partition(":")
+    terms = [term.strip() for term in text.split(",")]
+    if len(terms) > 1 and _DEVICES.keys() >= {*terms}:
+        raise WrongUsage(
+            f"`--offload {text}` names devices without the parts that go there",
+            f"write one for both, `--offload {terms[0]}`, "
+            f"or one for each: `--offload optimizer:{terms[0]},param:{terms[1]}`",
+        )
+    for term in terms:
+        part, _, device_name = term.partition(":")
         if part not in devices or device_name not in _DEVICES:
-            hint = hint_for_value("offload", text)
-            hint = hint or "write `none`, `cpu` or `nvme`, or both parts: `optimizer:cpu,param:nvme`"
+            hint = "write `none`, `cpu` or `nvme`, or a device for each part: `optimizer:cpu,param:nvme`"
+            if meant := hint_for_value("offload", text):
+                hint = f"{meant} Otherwise {hint}"
             if device_name in _DEVICES and (similar := get_close_matches(part, devices, 1)):
                 hint = f"did you mean `{similar[0]}:{device_name}`?"
-            raise WrongUsage(f"`--offload {text}`: `{term.strip()}` is not valid", hint)
+            raise WrongUsage(f"`--offload {text}`: `{term}` is not valid", hint)
         devices[part] = _DEVICES[device_name]
     return Offload(**devices)
 
@@ -327,7 +335,11 @@ def parse_gpus(text: str) -> GpuChoice:
     devices = tuple(int(number) for number in numbers)
     if "," not in text:
         if devices[0] == 0:
-            raise WrongUsage("`--gpus 0` selects no GPU", "write `--gpus 0,` for device 0")
+            raise WrongUsage(
+                "`--gpus 0` starts no rank",
+                "write `--gpus 0,` for device 0; on a machine without a GPU, or with `DS_ACCELERATOR=cpu`, "
+                "`--gpus 2` starts two ranks on the CPU",
+            )
         return GpuChoice(count=devices[0])
     if len(set(devices)) != len(devices):
         raise WrongUsage(f"`--gpus {text}` names a device twice")

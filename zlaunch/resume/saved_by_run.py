@@ -10,6 +10,8 @@ from zlaunch.checkpoint.model_files import model_problems
 from zlaunch.checkpoint.problem import Problem
 from zlaunch.checkpoint.summary import Summary
 from zlaunch.diagnosis.collect import named_output_dir
+from zlaunch.dsconfig.schema.storage import LOAD_UNIVERSAL
+from zlaunch.dsconfig.text.document import dotted
 from zlaunch.errors import ZlaunchError
 from zlaunch.frozen import dataclass
 from zlaunch.job.script import RESUME
@@ -55,7 +57,7 @@ def saved_by_run(files: RunFiles) -> SavedByRun:
             newest,
             saved is None,
             _has_all_steps(files, newest),
-            _asked(files),
+            _asked(files, newest),
             _refusal(files, newest),
         )
     except OSError:  # the directory is on another host, or not ours to read
@@ -192,21 +194,43 @@ def _has_all_steps(files: RunFiles, newest: Summary | None) -> bool:
     return newest is not None and 0 < steps <= (newest.step or 0)
 
 
-def _asked(files: RunFiles) -> tuple[str, ...]:
-    """Return what may be typed again: not what names a checkpoint, or a run directory that exists now."""
+def _asked(files: RunFiles, newest: Summary | None) -> tuple[str, ...]:
+    """Return what may be typed again: not what names a checkpoint, or a run directory that exists now.
+
+    A run that resumed from a universal checkpoint saves others, which `--resume` refuses with its key.
+    """
     _, *words = files.job.get("asked", [""])
     if words[:1] != ["train"] or _working_directory(files) != Path.cwd():
         return ()
     end = words.index("--") if "--" in words else len(words)
-    options = _words_without([*_words_without(words[1:end], "--resume")], "--run-dir")
+    options = [*_words_without(words[1:end], "--resume")]
+    options = [*_words_without(options, "--run-dir")]
+    if newest is not None and newest.checkpoint.saved_by is not SavedBy.UNIVERSAL:
+        options = _without_universal(options, files)
     return (*options, *_words_without(words[end:], RESUME))
 
 
-def _words_without(words: list[str], flag: str) -> Iterator[str]:
+def _without_universal(options: list[str], files: RunFiles) -> list[str]:
+    """Leave out the key with which an engine loads universal checkpoints, or undo it in a ds_config."""
+    key = dotted(LOAD_UNIVERSAL)
+    others = [*_words_without(options, "--set", f"{key}=")]
+    section = files.config.get(LOAD_UNIVERSAL[0])
+    loads_universal = isinstance(section, dict) and section.get(LOAD_UNIVERSAL[1]) is True
+    if loads_universal and others == options and "--allow-reshard" not in options:
+        return ["--set", f"{key}=false", *options]
+    return others
+
+
+def _words_without(words: list[str], flag: str, value: str = "") -> Iterator[str]:
+    """Leave out an option, or only where its value begins with `value`."""
     rest = iter(words)
     for word in rest:
-        name, is_given, _ = word.replace("_", "-").partition("=")
-        if name != flag.replace("_", "-"):
+        name, is_given, text = word.partition("=")
+        if name.replace("_", "-") != flag.replace("_", "-"):
             yield word
-        elif not is_given:
-            next(rest, None)
+            continue
+        whole = [word]
+        if not is_given:
+            whole += [text := next(rest, "")]
+        if not text.startswith(value):
+            yield from whole

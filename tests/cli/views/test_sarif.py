@@ -72,6 +72,11 @@ def check_log(value: dict[str, Any]) -> None:
         assert start < end
 
 
+def test_what_is_refused_is_an_error_also_if_deepspeed_ignores_it() -> None:
+    found = results(report('{"train_batch_size": 8, "gradient_cliping": 1.0, "steps": 1}'))
+    assert [one["level"] for one in found] == ["error", "warning"]
+
+
 def test_a_log_has_what_is_required() -> None:
     check_log(log(report(BROKEN), report('{"train_batch_size": 8}', "b c.json")))
 

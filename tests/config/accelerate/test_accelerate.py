@@ -210,8 +210,9 @@ def test_findings_come_in_the_order_of_the_text() -> None:
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
-        ("zero_optimization:\n  stage: 2\n", "python -c "),
+        ("zero_optimization:\n  stage: 2\n", "`python -c "),
         ('{"zero_optimization": {"stage": 2}}', "`zlaunch train --ds-config a.yaml` uses it"),
+        ("train_batch_size: 2\n", "`zlaunch train --ds-config a.yaml` uses it"),
         ("lr: 1\n", "create one with `accelerate config`"),
     ],
 )
@@ -231,7 +232,7 @@ def test_the_conversion_that_is_advised_converts(tmp_path: Path) -> None:
     file.write_text("zero_optimization:\n  stage: 2\n")
     with pytest.raises(Refused) as caught:
         read(file)
-    command = str(caught.value.findings[0].hint).replace("python", shlex.quote(sys.executable), 1)
+    command = str(caught.value.findings[0].hint).strip("`").replace("python", shlex.quote(sys.executable), 1)
     subprocess.run(["sh", "-c", command], cwd=tmp_path, check=True)
     assert json.loads((tmp_path / "d's config.json").read_text()) == {"zero_optimization": {"stage": 2}}
 

@@ -77,16 +77,22 @@ def _done(fixes: Fixes | None) -> str:
 
 
 def _summary_line(report: Report, strict: bool) -> str:
-    verdict = _verdict_on_file(report, strict)
+    verdict, fixes = _verdict_on_file(report, strict), report.fixes
     if not report.findings:
         return verdict
-    counts = dict.fromkeys(Severity, 0)
-    for finding in report.findings:
-        counts[finding.label] += 1
-    figures = [verdict, *(_count_text(count, severity) for severity, count in counts.items() if count)]
+    figures = [verdict, *_counts(report.findings)]
+    if fixes is not None and fixes.count and not fixes.writes:
+        figures[-1] += " now"
+        after = _counts(fixes.left) or ["none"]
+        figures += [*after[:-1], f"{after[-1]} after the fixes"]
     if report.num_fixable:
         figures.append(f"{report.num_fixable} fixable with `--fix`")
     return ", ".join(figures)
+
+
+def _counts(findings: Sequence[Finding]) -> list[str]:
+    counts = Counter(finding.label for finding in findings)
+    return [_count_text(counts[severity], severity) for severity in Severity if counts[severity]]
 
 
 def _count_text(count: int, severity: Severity) -> str:
@@ -115,7 +121,7 @@ def _file_members(report: Report, strict: bool) -> dict[str, Any]:
     status = report.status(strict)
     counts = dict.fromkeys((severity.value for severity in Severity), 0)
     for finding in report.all_findings:
-        counts[finding.severity.value] += 1
+        counts[finding.label.value] += 1
     members: dict[str, Any] = {
         "file": report.name,
         "verdict": _verdict_on_file(report, strict),
@@ -150,7 +156,7 @@ def _finding_members(name: str, finding: Finding) -> dict[str, Any]:
         "end_column": place.end_column,
         "path": finding.where,
         "code": finding.code,
-        "severity": finding.severity.value,
+        "severity": finding.label.value,
         "message": finding.message,
         "hint": finding.hint,
     }
@@ -164,7 +170,7 @@ def as_github(reports: Sequence[Report], strict: bool) -> None:
             text = hide_in_text(f"{finding.message}\n{finding.hint or ''}".strip())  # before it is escaped
             place = ",".join(f"{to}={_escaped(str(members[key]))}" for key, to in _PROPERTIES.items())
             data = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-            console.data(f"::{_GITHUB[finding.severity]} {place}::{data}")
+            console.data(f"::{_GITHUB[finding.label]} {place}::{data}")
 
 
 _PROPERTIES = {"file": "file", "line": "line", "column": "col", "end_column": "endColumn", "code": "title"}

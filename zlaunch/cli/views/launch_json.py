@@ -47,7 +47,7 @@ def findings_json(findings: Sequence[Finding]) -> list[Json]:
     return [
         {
             "code": finding.code,
-            "severity": finding.severity,
+            "severity": finding.label,
             "path": finding.where,
             "place": finding.place and str(finding.place),
             "message": finding.message,

@@ -67,7 +67,7 @@ def _result(name: str, finding: Finding, rule: int, cwd: Path) -> dict[str, Any]
     return {
         "ruleId": finding.code,
         "ruleIndex": rule,
-        "level": _LEVELS[finding.severity],
+        "level": _LEVELS[finding.label],
         "message": {"text": "\n".join(filter(None, [finding.message, finding.hint]))},
         "locations": [location],
     }

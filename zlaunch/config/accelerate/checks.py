@@ -4,7 +4,6 @@ import difflib
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from zlaunch.config.accelerate.fields import (
@@ -24,7 +23,7 @@ from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, value_at
 from zlaunch.errors import Finding, Refused, Severity
-from zlaunch.job.file_kinds import config_of_other_program
+from zlaunch.job.file_kinds import config_of_other_program, ds_config_in_yaml
 from zlaunch.other_values import value_meant
 
 
@@ -39,17 +38,13 @@ def refuse_another_kind(source: Document) -> None:
         raise Refused([replace(other, place=source.place(()))])
     elif not keys & DsConfig.model_fields.keys():
         message, hint = "not an accelerate config", "create one with `accelerate config`"
-    elif source.text.lstrip().startswith("{"):
+    elif (in_yaml := ds_config_in_yaml(source.file, source.text, source.value)) is not None:
+        raise Refused([replace(in_yaml, place=source.place(()))])
+    else:
         message, hint = (
             "this is a ds_config",
             f"`zlaunch train --ds-config {shlex.quote(source.file)}` uses it",
         )
-    else:
-        program = (
-            f"import json, sys, yaml; json.dump(yaml.safe_load(open({source.file!r})), sys.stdout, indent=2)"
-        )
-        message = "this is a ds_config written as YAML, but DeepSpeed reads JSON"
-        hint = f"python -c {shlex.quote(program)} > {shlex.quote(Path(source.file).stem + '.json')}"
     raise Refused([Finding("not-accelerate-config", message, hint, place=source.place(()))])
 
 

@@ -29,6 +29,7 @@ _BARE_VALUE = r"[^,}\]\n]*"
 _WORDS: Mapping[str, object] = {"true": True, "false": False, "null": None}
 _PYTHON_WORDS: Mapping[str, object] = {"True": True, "False": False, "None": None}
 _TEXT_TO_DEEPSPEED = "DeepSpeed reads it and the rest of the line as text"
+_NO_OBJECT = ("a ds_config must be one JSON object", "begin the file with `{`")
 _NO_NUMBERS = frozenset({"NaN", "Infinity", "-Infinity"})
 
 
@@ -96,7 +97,7 @@ class _Parser:
             self.notes.edits += [Edit(start, start, "{\n"), Edit(end, end, closing)]
             value = self._object((), closing="")
         else:
-            self._fail("a ds_config must be one JSON object", "begin the file with `{`")
+            self._fail(*_NO_OBJECT)
         self.spans[()] = Span(start, start, self._end)
         if self._token.kind != "end":
             self._fail(f"unexpected {self._token.quoted} after the end of the object")
@@ -171,6 +172,8 @@ class _Parser:
             key = self._string(key_token)
             here = (*path, key)
             self._next()
+            if self._token.kind == "end" and not closing and not members:  # a value, such as null
+                self._fail(*_NO_OBJECT, key_token.start)
             self._expect(":", f"missing `:` after the key `{key}`")
             start = self._token.start
             if key in members:

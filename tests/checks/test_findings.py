@@ -100,3 +100,11 @@ def test_a_node_that_did_not_look_for_a_path_was_started_elsewhere() -> None:
     elsewhere = replace(HEALTHY, files=Files(frozenset({RUNS}), {RUNS: (7, 1)}))
     (finding,) = judged({"w1": elsewhere})
     assert finding.message.startswith("its zlaunch did not look for `/home/train.py`")
+
+
+def test_what_is_written_to_one_disk_is_added_up_in_whatever_order_it_is_named() -> None:
+    places = {Path(f"/{number}"): Disk(1 + number % 2, 8 << 20, 4 << 20) for number in range(3)}
+    uses = tuple(DiskUse(path, 3 << 20, f"part {path}", "`--run-dir DIR`") for path in places)
+    demand = replace(DEMAND, writes=uses)
+    (finding,) = findings_of(check_host(host({}, disks=places), demand))
+    assert "but the job needs 3.0 MiB for part /0, 3.0 MiB for part /2" in finding.message

@@ -36,6 +36,9 @@ def webhook() -> Iterator[tuple[str, list[Any]]]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            if self.path == "/odd":
+                self.wfile.write(b"?\r\n")
+                return
             self.send_response(404 if self.path == "/lost" else 204)
             self.end_headers()
 
@@ -119,7 +122,7 @@ def test_a_desktop_shows_the_summary(root: Path, tmp_path: Path, monkeypatch: py
     assert (tmp_path / "shown").read_text().startswith(f"zlaunch: {ODD_NAME}|failed after 4 min 20 s: ")
 
 
-@pytest.mark.parametrize("how", ["/lost", "false"])
+@pytest.mark.parametrize("how", ["/lost", "/odd", "false"])
 def test_a_way_that_fails_is_noted_and_the_others_are_told(
     how: str, root: Path, webhook: tuple[str, list[Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:

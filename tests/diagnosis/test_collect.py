@@ -160,6 +160,17 @@ def test_the_ranks_of_a_lost_host_are_known_by_its_number_whatever_it_calls_itse
     assert (verdict.code, verdict.rank, verdict.host) == ("host-lost", 1, "w1")
 
 
+def test_of_several_lost_hosts_the_one_that_went_first_is_named(tmp_path: Path) -> None:
+    (tmp_path / "ranks").mkdir()
+    (tmp_path / "job.json").write_text(json.dumps(JOB))
+    for node, ended in ((0, 3.0), (1, 1.0), (2, 2.0)):
+        lost = {"node": node, "host": f"w{node}", "lost": "`ssh` ended with status 255", "ended": ended}
+        (tmp_path / "ranks" / f"node-{node}.json").write_text(json.dumps(lost))
+    verdict = diagnose(collect_evidence(RunFiles(tmp_path), LauncherEnd(1)))
+    assert verdict.cause == "w1 was lost: `ssh` ended with status 255"
+    assert "also lost: w0, w2" in verdict.facts
+
+
 @pytest.mark.parametrize("reach", ["joined", "ssh"])
 def test_only_a_node_with_a_zlaunch_of_its_own_is_asked_what_ended_it(reach: str, tmp_path: Path) -> None:
     (tmp_path / "ranks").mkdir()

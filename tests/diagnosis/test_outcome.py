@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zlaunch.diagnosis.evidence import ErrorEvidence, Evidence, RankEvidence
+from zlaunch.diagnosis.evidence import ErrorEvidence, Evidence, RankEvidence, SaveEvidence
 from zlaunch.diagnosis.outcome import Outcome, exit_status
 from zlaunch.diagnosis.outcome import judge_outcome as judge_outcome_of
 from zlaunch.diagnosis.stall import StallEvidence
@@ -59,6 +59,14 @@ def test_a_job_that_was_stopped_did_not_fail() -> None:
 def test_a_job_that_was_ended_for_its_stall_says_so() -> None:
     evidence = Evidence(ranks=(failed(0, -15, 1.0, 15),), launcher_returncode=1, stall=StallEvidence(61.0))
     assert judge_outcome_of(evidence, UNKNOWN) == Outcome("stalled", 124, -15, UNKNOWN)
+
+
+def test_a_job_that_its_time_limit_ended_unsaved_has_the_status_of_timeout() -> None:
+    unsaved = SaveEvidence("`--time-limit` (60 s)", why_not="it had not taken its first step", is_limit=True)
+    ended = Evidence(ranks=(failed(0, -15, 1.0, 15),), stopped_by=signal.SIGTERM, save=unsaved)
+    assert judge_outcome_of(ended, UNKNOWN) == Outcome("stopped", 124, -15, UNKNOWN)
+    by_user = replace(ended, save=replace(unsaved, is_limit=False))
+    assert judge_outcome_of(by_user, UNKNOWN).exit_status == 143
 
 
 def test_a_stall_that_was_only_told_decides_nothing() -> None:

@@ -132,6 +132,12 @@ def test_threads_are_advised_up_to_the_cores_of_a_rank() -> None:
     assert "--env OMP_NUM_THREADS=8" in only(speed_losses(given)).verdict.advice[0]
 
 
+def test_ranks_share_the_cores_of_their_own_host_alone() -> None:
+    ranks = [rank(number, {phases.STEPPING: 0.105}, host=f"node{number // 2}") for number in range(4)]
+    given = evidence(*ranks, job=replace(OFFLOADED, world_size=4), threads=1, cores=16)
+    assert "--env OMP_NUM_THREADS=8" in only(speed_losses(given)).verdict.advice[0]
+
+
 @pytest.mark.parametrize(
     ("job", "advised"),
     [

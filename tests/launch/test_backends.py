@@ -1,10 +1,10 @@
 import pytest
 
-from tests.making import local, over_ssh
-from zlaunch.hosts.cluster.topology import Host, Topology
+from tests.making import local, over_ssh, script
+from zlaunch.hosts.cluster.topology import Host, Reach, Topology
 from zlaunch.hosts.machine.interpreter import inspect_python
 from zlaunch.job.spec import Launcher
-from zlaunch.launch.backends import backend_of, launchers
+from zlaunch.launch.backends import backend_of, launcher_of, launchers
 from zlaunch.launch.launcher import Target
 
 SCRIPT = Target("train.py", ("--lr", "1"))
@@ -82,3 +82,19 @@ def test_a_launcher_is_a_module_that_runs_as_a_program(name: Launcher) -> None:
     package, *parts = backend_of(name).build_argv(SCRIPT, local(0), "cuda", 2950)[0].split(".")
     file = inspect_python(None).folder(package).joinpath(*parts).with_suffix(".py")
     assert '__name__ == "__main__"' in file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("reach", "launcher"),
+    [
+        (Reach.HERE, "deepspeed"),
+        (Reach.SSH, "deepspeed"),
+        (Reach.SRUN, "torchrun"),
+        (Reach.JOINED, "torchrun"),
+    ],
+)
+def test_a_script_that_wants_its_local_rank_gets_it_from_zlaunch_inside_a_job(
+    reach: Reach, launcher: Launcher
+) -> None:
+    wants = script(local_rank_flag="--local_rank")
+    assert (launcher_of(None, wants, reach), launcher_of("torchrun", wants, reach)) == (launcher, "torchrun")

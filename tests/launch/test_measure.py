@@ -305,5 +305,6 @@ def test_another_question_finds_no_runs(tmp_path: Path, monkeypatch: pytest.Monk
     KeptSamples(found, Limits()).keep({ZERO: [sample]})
     assert KeptSamples(found, Limits(top=9)).read() == {ZERO: [sample]}
     assert KeptSamples(found, Limits(steps=50)).read() == {}
+    assert KeptSamples(replace(found, per_rank=2), Limits()).read() == {}
     program.write_text("changed")
     assert KeptSamples(found, Limits()).read() == {}

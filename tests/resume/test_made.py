@@ -1,6 +1,8 @@
 """Jobs that resume from checkpoints that were made without training."""
 
+import json
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from zlaunch.job.script import RESUME
 from zlaunch.launch.make_plan import make_plan
 from zlaunch.resume.choose import resumption_by_argument
 from zlaunch.resume.saved_by_run import saved_by_run
+from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.run_files import RunFiles
 
 SHAPES = {"first.weight": (4, 3), "last.weight": (5,)}
@@ -149,3 +152,16 @@ def test_show_takes_the_newest_checkpoint_of_a_directory_and_names_those_beside_
     show(Path("out"))
     beside = " ".join(capsys.readouterr().err.split())
     assert "out has checkpoints, too: `zlaunch checkpoint show out/checkpoint-3`" in beside
+
+
+def test_a_restart_finds_what_the_attempt_before_it_has_saved(checkpoint: Path, tmp_path: Path) -> None:
+    now = time.time()
+    first, second = (RunDir(tmp_path / "runs" / name) for name in ("first", "second"))
+    first.ranks.mkdir(parents=True)
+    second.root.mkdir()
+    first.job.write_text(json.dumps({"started": now - 60}))
+    first.rank_record(0, ".program").write_text(json.dumps({"saved_checkpoint": str(checkpoint)}))
+    second.job.write_text(json.dumps({"started": now + 60, "continues": "first"}))
+    found = saved_by_run(RunFiles(second.root)).checkpoint
+    assert found is not None
+    assert found.checkpoint.folder == checkpoint

@@ -57,6 +57,10 @@ def test_what_may_heal_is_started_again(code: str) -> None:
     assert proposal.job == JOB
 
 
+def test_a_job_that_was_ended_because_it_stalled_is_started_again() -> None:
+    assert len(proposed(RestartPolicy(max_restarts=1), failed("stalled", how="stalled"))) == 1
+
+
 def test_a_job_that_diverged_goes_back_to_before_its_last_finite_loss_once_unless_more_is_allowed() -> None:
     lost = Evidence(job=ON_GPU, is_diverged=True)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import socket
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -68,3 +69,19 @@ def test_hosts_that_connect_are_let_in_and_one_with_another_secret_is_not(tmp_pa
         assert [one.communicate(timeout=60)[1] for one in nodes] == ["", ""]
         assert [one.returncode for one in nodes] == [0, 0]
         assert (result.result().status, result.result().out) == (0, "")
+
+
+SLURMS_STEP = """
+for _ in $(seq 100); do
+    kill -USR1 $PPID
+    sleep 0.1
+    test -e ask-save && exit
+done
+"""
+"""A launcher while Slurm asks the step of its host to save, which it does not send to zlaunch itself."""
+
+
+def test_a_signal_to_save_that_one_host_gets_alone_asks_the_whole_job(tmp_path: Path) -> None:
+    argv = ("sh", "-c", f"cd {shlex.quote(str(tmp_path))}\n{SLURMS_STEP}")
+    result = coordinate(tmp_path, [ours("zlaunch.worker.node")], argv)
+    assert (result.status, (tmp_path / "ask-save").read_text()) == (0, "SIGUSR1")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.running import ROOT
+from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.printed import printed_records
 
 SCRIPT = """
@@ -59,3 +60,17 @@ def test_a_rank_of_torchrun_knows_its_host_by_the_names_of_deepspeeds_launcher(t
     program = [sys.executable, "-m", "zlaunch.worker.rank", str(tmp_path)]
     subprocess.run(program, cwd=ROOT, env={**os.environ, **of_torchrun}, check=True)
     assert (tmp_path / "logs" / "rank-0.log").read_text() == "3 2\n"
+
+
+@pytest.mark.parametrize(("local_rank", "samples"), [("0", True), ("1", False)])
+def test_one_rank_of_each_host_samples_it(local_rank: str, samples: bool, tmp_path: Path) -> None:
+    (script := tmp_path / "x.py").write_text("")
+    for folder in ("ranks", "logs"):
+        (tmp_path / folder).mkdir()
+    job = {"zlaunch_pid": os.getpid(), "over_ssh": False, "script": [str(script)], "environment": {}}
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    program = [sys.executable, "-m", "zlaunch.worker.rank", str(tmp_path)]
+    env = {**os.environ, "RANK": "3", "LOCAL_RANK": local_rank}
+    subprocess.run(program, cwd=ROOT, env=env, check=True)
+    sample = json.loads(RunDir(tmp_path).rank_sample(3).read_text())
+    assert (sample["machine"] is not None) is samples

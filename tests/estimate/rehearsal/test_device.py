@@ -1,4 +1,7 @@
 import inspect
+from types import SimpleNamespace
+
+import pytest
 
 
 def test_a_time_between_events_can_be_divided_by_as_deepspeeds_comms_logger_does() -> None:
@@ -51,3 +54,16 @@ def test_a_recorded_result_counts_for_one_default_type_alone() -> None:
         assert key() != with_32_bits
     finally:
         torch.set_default_dtype(before)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "every", "keeps"), [(len, None, True), (len, 4, False), (None, None, False)]
+)
+def test_a_trainer_keeps_predictions_on_the_gpu_unless_it_moves_them_to_the_host_or_needs_none(
+    metrics: object, every: int | None, keeps: bool
+) -> None:
+    from zlaunch.estimate.rehearsal.program import evaluation
+
+    args = SimpleNamespace(prediction_loss_only=False, eval_accumulation_steps=every)
+    trainer = SimpleNamespace(compute_metrics=metrics, args=args)
+    assert evaluation.keeps_predictions(trainer) is keeps

@@ -138,7 +138,7 @@ def test_a_loss_that_is_rarely_looked_at_has_to_be_nan_twice(layout: RunDir, clo
 
 
 def stalled(
-    layout: RunDir, clock: Clock, options: MonitorOptions, **last: Any
+    layout: RunDir, clock: Clock, options: MonitorOptions, *, is_saving: bool = False, **last: Any
 ) -> tuple[JobMonitor, list[str]]:
     stops: list[str] = []
     watch = JobMonitor(layout, 2, options, lambda: stops.append("stop"), LaunchView())
@@ -147,6 +147,7 @@ def stalled(
             pulse(layout, rank, **{"time": clock.now, "phase": "forward", "step": step, **last})
         watch.tick()
         clock.now += 1
+    watch.is_saving = is_saving
     for _ in range(100):
         watch.tick()
         clock.now += 1
@@ -198,6 +199,11 @@ def test_a_job_that_is_to_stop_for_a_stall_is_told_once(layout: RunDir, clock: C
     assert stops == ["stop"]
     assert watch.stall is not None
     assert (watch.stall.ended_job, watch.stall.step) == (True, 5)
+
+
+def test_a_job_that_was_asked_to_save_may_take_its_time(layout: RunDir, clock: Clock) -> None:
+    watch, stops = stalled(layout, clock, MonitorOptions(show_ranks=(), on_stall="stop"), is_saving=True)
+    assert (watch.stall, stops) == (None, [])
 
 
 def test_a_stall_lasts_as_long_as_nothing_moves(layout: RunDir, clock: Clock) -> None:

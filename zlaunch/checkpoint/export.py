@@ -169,7 +169,7 @@ def _refuse_another_model(export: ModelExport, model: Path) -> None:
     if (message := export.unlike_model) is not None:
         raise Refused(
             [Finding("other-model", f"the checkpoint is not of this model: {message}", where=str(model))],
-            "`--model DIR` names the directory of the model that trained; without it, only weights are written",
+            "`--model DIR` names the model that trained; without it, only the weights are written",
         )
 
 

@@ -571,7 +571,9 @@ def test_the_plan_names_an_argument_that_the_ds_config_makes_dead() -> None:
 def test_a_recipe_whose_optimizer_cannot_be_offloaded_is_to_be_copied() -> None:
     offloaded = _asked(stage=2, offload=Offload(optimizer="cpu"))
     (finding,) = _findings(replace(offloaded, script=read_script(FOLDER / "own_loop.py")))
-    assert str(finding.hint).startswith("`zlaunch recipes copy own_loop` copies the recipe; in the copy, create")
+    assert str(finding.hint).startswith(
+        "`zlaunch recipes copy own_loop` copies the recipe; in the copy, create"
+    )
 
 
 def test_an_optimizer_that_cannot_be_offloaded_is_refused_and_one_that_is_replaced_is_named() -> None:

@@ -26,13 +26,23 @@ ITS = (
         ("estimate m --nodes 0", "`--nodes`: expected at least 1", "see `zlaunch estimate --help`"),
         (
             "train --stage",
-            "`--stage` needs a value",
+            "`--stage` needs a value: 0, 1, 2, 3 or auto",
             "ZeRO stage (default: from --ds-config, else 2); auto: the first that fits.",
         ),
         (
             "train t.py --resume",
             "`--resume` needs a value: DIR|latest|RUN",
             "Resume from a checkpoint: a directory, `latest` (newest of this job), or a run.",
+        ),
+        (
+            "train t.py --submit",
+            "`--submit` needs a value: kubernetes, ray or slurm",
+            "Submit the job to a scheduler, and follow it to its end.",
+        ),
+        (
+            "train --version",
+            "zlaunch train has no option `--version`",
+            "it is an option of zlaunch itself: `zlaunch --version`",
         ),
         (
             "runs list --runs-dir",

@@ -1,5 +1,6 @@
 """What Typer's parser refuses, in the words of zlaunch."""
 
+import shlex
 from typing import Any
 
 import pytest
@@ -38,6 +39,11 @@ ITS = (
             "train t.py --submit",
             "`--submit` needs a value: kubernetes, ray or slurm",
             "Submit the job to a scheduler, and follow it to its end.",
+        ),
+        (
+            "train ''",
+            "the name of the script is empty",
+            "is a variable of the shell unset?",
         ),
         (
             "train --version",
@@ -111,8 +117,8 @@ ITS = (
 )
 def test_a_usage_error_says_what_is_expected(words: str, message: str, hint: str | None) -> None:
     with pytest.raises((PARSER_ERROR, WrongUsage)) as caught:
-        program(words.split(), prog_name="zlaunch", standalone_mode=False)
+        program(shlex.split(words), prog_name="zlaunch", standalone_mode=False)
     error = caught.value
     if not isinstance(error, WrongUsage):
-        error = as_wrong_usage(error, words.split())
+        error = as_wrong_usage(error, shlex.split(words))
     assert (error.message, error.hint) == (message, hint)

@@ -37,7 +37,7 @@ def export(
     ] = None,
     shard_size: Annotated[
         float, typer.Option(min=0.001, max=1e6, metavar="GB", help="Maximum size of a file.")
-    ] = 5.0,
+    ] = 5,
     model: Annotated[
         Path | None,
         typer.Option(

@@ -169,7 +169,7 @@ def _refuse_another_model(export: ModelExport, model: Path) -> None:
     if (message := export.unlike_model) is not None:
         raise Refused(
             [Finding("other-model", f"the checkpoint is not of this model: {message}", where=str(model))],
-            "`--model DIR` names the model that trained; without it, only the weights are written",
+            "name the model that trained, or leave out `--model` to write the weights alone",
         )
 
 

@@ -112,7 +112,7 @@ def _after(planned: ModelExport, out: Path, model: Path | None) -> list[str]:
     if planned.is_adapter:
         return [*lines, f'load it with PeftModel.from_pretrained(model, "{shown(out)}")']
     if (message := planned.unlike_model) is not None:
-        text = f"`from_pretrained` cannot load it as config.json describes it: {message}"
+        text = f"`from_pretrained` would not load the model that config.json describes: {message}"
         return [*lines, *console.paragraph(text)]
     if planned.class_name is None:
         return [

@@ -1,15 +1,15 @@
 """A training loop of your own with the DeepSpeed engine.
 
 A small network learns a sine. The ds_config arrives as `--deepspeed_config`, as with any launcher, and the
-checkpoint of `zlaunch train --resume` in a variable. With `--offload cpu`, let the ds_config name DeepSpeed's
-Adam instead of passing the optimizer here.
+checkpoint of `zlaunch train --resume` in a variable. DeepSpeed cannot run torch's AdamW on the CPU: for
+`--offload cpu`, create `deepspeed.ops.adam.DeepSpeedCPUAdam` in a copy.
 
     zlaunch train own_loop --stage 2 --save out
     zlaunch train own_loop --stage 2 --save out --resume latest -- --steps 900
     deepspeed own_loop.py --deepspeed_config ds_config.json
     torchrun --nproc_per_node 2 own_loop.py --deepspeed_config ds_config.json
 
-ZeRO: stages 0 to 3; CPU offload with DeepSpeed's Adam.
+ZeRO: stages 0 to 3; CPU offload in a copy with DeepSpeed's Adam.
 
 On GPUs: nothing changes. The ranks are placed on GPUs, torch uses NCCL.
 """

@@ -13,8 +13,8 @@ import pytest
 
 from tests.irregular import KINDS, within
 from tests.running import ROOT
-from zlaunch.errors import Unavailable
-from zlaunch.files import identities, read_regular, write_back, write_new, write_whole
+from zlaunch.errors import InputMissing, Unavailable
+from zlaunch.files import identities, read_regular, require_directory, write_back, write_new, write_whole
 
 LIMIT_BYTES = 1000
 
@@ -56,6 +56,18 @@ def test_nothing_but_a_file_is_opened_and_nothing_is_waited_for(kind: str, tmp_p
     KINDS[kind](tmp_path / "file")
     with within(5), pytest.raises(OSError):  # noqa: PT011 - each kind has its own
         read_regular(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("a", "`a` is not a directory"), ("b", "there is no directory `b`")]
+)
+def test_a_file_in_the_place_of_a_directory_is_told_from_nothing(
+    name: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a").touch()
+    with pytest.raises(InputMissing, match=said):
+        require_directory(Path(name))
 
 
 def test_a_pipe_is_called_a_pipe(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ PRECISIONS = ("bf16", "fp16", "fp32")
         ("launcher", "srun", "--submit slurm"),
         ("submit", "k8s", "--submit kubernetes"),
         ("on-oom", "restart", "--on-oom retry"),
+        ("resume", "last", "--resume latest"),
         ("attention", "flash_attn", "--attention flash_attention_2"),
     ],
 )

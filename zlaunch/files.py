@@ -160,6 +160,17 @@ def nearest(path: Path) -> Path:
     return existing
 
 
+def require_directory(path: Path) -> None:
+    """Raise InputMissing for what is no directory."""
+    from zlaunch.errors import InputMissing  # keeps imports of the ranks fast
+
+    if path.is_dir():
+        return
+    if os.path.lexists(path):
+        raise InputMissing(f"`{path}` is not a directory")
+    raise InputMissing(f"there is no directory `{path}`")
+
+
 def why_not_writable(directory: Path) -> str | None:
     """Say why nothing can be created in a directory, or the directory itself; None if it can."""
     existing = nearest(directory)

@@ -46,6 +46,7 @@ MEANT: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "runner": {"trainer": "hf transformers huggingface hftrainer", "deepspeed": "ds plain loop torchrun"},
     "format": {"text": "txt plain human", "github": "gha actions githubactions"},
+    "resume": {"latest": "last newest recent auto true yes"},
     "sort": {"started": "date time newest", "speed": "tokens throughput fastest"},
 }
 """Option → the value that it takes → what people write for it, in small letters, without `-` and `_`."""

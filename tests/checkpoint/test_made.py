@@ -14,6 +14,7 @@ from zlaunch.checkpoint.export import plan_export
 from zlaunch.checkpoint.find import SavedBy, checkpoint_at, find
 from zlaunch.checkpoint.summary import summarize
 from zlaunch.checkpoint.verify import require_engine
+from zlaunch.errors import Refused
 from zlaunch.resume.fit import ResumeTarget, ResumeWay, can_resume
 
 BF16 = {"bf16": {"enabled": True}}
@@ -114,6 +115,34 @@ def test_a_model_that_lacks_something_is_not(
     tensors: Mapping[str, T], config: Mapping[str, object], message: str, tmp_path: Path
 ) -> None:
     assert model(tmp_path, tensors, config) == [message]
+
+
+def engine_of(folder: Path, names: Mapping[str, T]) -> Path:
+    """Write a checkpoint of an engine, and the directory of the model `LLAMA` beside it; return that."""
+    trainers(folder / "checkpoint-3", {name: one.shape for name, one in names.items()}, 2, config=BF16)
+    (folder / "llama").mkdir()
+    (folder / "llama" / "config.json").write_text(json.dumps(LLAMA))
+    return folder / "llama"
+
+
+def test_a_checkpoint_is_exported_with_the_config_of_its_own_model(tmp_path: Path) -> None:
+    named = engine_of(tmp_path, llama())
+    assert plan_export(checkpoint_at(tmp_path), None, model=named).class_name == "LlamaForCausalLM"
+
+
+def test_a_checkpoint_is_not_exported_with_the_config_of_another_model(tmp_path: Path) -> None:
+    named = engine_of(tmp_path, {"0.weight": T((8, 8)), "0.bias": T((8,))})
+    with pytest.raises(Refused) as caught:
+        plan_export(checkpoint_at(tmp_path), None, model=named)
+    assert "the checkpoint is not of this model: it lacks" in caught.value.findings[0].message
+    assert plan_export(checkpoint_at(tmp_path), None).class_name is None
+
+
+def test_no_class_is_named_for_weights_with_something_around_them(tmp_path: Path) -> None:
+    named = engine_of(tmp_path, {f"module.{name}": one for name, one in llama().items()})
+    planned = plan_export(checkpoint_at(tmp_path), None, model=named)
+    assert planned.class_name is None
+    assert "all its names begin with `module.`" in str(planned.unlike_model)
 
 
 def test_an_empty_adapter_beside_a_good_engine_is_a_problem_that_keeps_nobody_from_resuming(

@@ -33,6 +33,12 @@ def shown() -> tuple[str, list[str]]:
     return text, modules.split()
 
 
+def test_a_whole_number_is_no_fraction_in_the_help() -> None:
+    text, _ = shown()
+    assert "[default: 600]" in text
+    assert ".0]" not in text
+
+
 def test_three_examples_and_the_most_used_options_come_first() -> None:
     text, _ = shown()
     assert len(re.findall(r"^ +zlaunch train ", text, re.MULTILINE)) == 3

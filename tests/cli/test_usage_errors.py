@@ -1,5 +1,6 @@
 """What Typer's parser refuses, in the words of zlaunch."""
 
+import shlex
 from typing import Any
 
 import pytest
@@ -31,13 +32,28 @@ ITS = (
         ("estimate m --nodes 0", "`--nodes`: expected at least 1", "see `zlaunch estimate --help`"),
         (
             "train --stage",
-            "`--stage` needs a value",
+            "`--stage` needs a value: 0, 1, 2, 3 or auto",
             "ZeRO stage (default: from --ds-config, else 2); auto: the first that fits.",
         ),
         (
             "train t.py --resume",
             "`--resume` needs a value: DIR|latest|RUN",
             "Resume from a checkpoint: a directory, `latest` (newest of this job), or a run.",
+        ),
+        (
+            "train t.py --submit",
+            "`--submit` needs a value: kubernetes, ray or slurm",
+            "Submit the job to a scheduler, and follow it to its end.",
+        ),
+        (
+            "train ''",
+            "the name of the script is empty",
+            "is a variable of the shell unset?",
+        ),
+        (
+            "train --version",
+            "zlaunch train has no option `--version`",
+            "it is an option of zlaunch itself: `zlaunch --version`",
         ),
         (
             "runs list --runs-dir",
@@ -121,10 +137,10 @@ ITS = (
 )
 def test_a_usage_error_says_what_is_expected(words: str, message: str, hint: str | None) -> None:
     with pytest.raises((PARSER_ERROR, WrongUsage)) as caught:
-        program(words.split(), prog_name="zlaunch", standalone_mode=False)
+        program(shlex.split(words), prog_name="zlaunch", standalone_mode=False)
     error = caught.value
     if not isinstance(error, WrongUsage):
-        error = as_wrong_usage(error, words.split())
+        error = as_wrong_usage(error, shlex.split(words))
     assert (error.message, error.hint) == (message, hint)
 
 

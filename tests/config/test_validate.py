@@ -229,3 +229,11 @@ def test_a_class_of_another_tool_is_answered_with_the_nearest_type(
     config = {"train_micro_batch_size_per_gpu": 1, key: {"type": written, "params": {}}}
     hints = [one.hint for one in validate_mapping(config, RAW) if one.where == f"{key}.type"]
     assert hints == [f'write `"{meant}"`, the nearest that DeepSpeed has']
+
+
+def test_a_missing_directory_on_nvme_is_given_by_an_option_of_train_and_of_config_write() -> None:
+    zero = {"stage": 3, "offload_optimizer": {"device": "nvme"}}
+    (found,) = (
+        one for one in validate_mapping({"zero_optimization": zero}) if one.code == "nvme-needs-a-path"
+    )
+    assert "`--nvme DIR` of `train` and `config write`" in str(found.hint)

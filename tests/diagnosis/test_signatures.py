@@ -82,6 +82,20 @@ def test_a_missing_module_is_named_though_another_error_was_raised_from_it() -> 
     assert (verdict.cause.split()[0], verdict.advice) == ("`httpx`", ("`pip install httpx`",))
 
 
+@pytest.mark.parametrize(
+    ("last", "is_told"),
+    [
+        ("the loader is empty", True),
+        ("DeepSpeed deepspeed.ops.comm.deepspeed_shm_comm_op built successfully", False),
+        ("Time to load cpu_adam op: 2.4 seconds", False),
+    ],
+)
+def test_a_native_op_that_was_loaded_last_is_no_evidence_of_an_end(last: str, is_told: bool) -> None:
+    verdict = diagnose(run(printed(f"step 7\n{last}\n", 3)))
+    assert verdict
+    assert (f"last line of its log: {last}" in verdict.facts) == is_told
+
+
 def test_a_checkpoint_that_found_no_room_is_told_with_its_own_disk() -> None:
     death = raised("OSError", "[Errno 28] No space left on device", phase="saving")
     disk = DiskEvidence(Path("small/out"), total=100 << 20, free=0)

@@ -88,13 +88,13 @@ def test_a_rank_that_had_finished_explains_the_stall_of_those_that_wait_for_it()
     stall = StallEvidence(60.0, step=4, where={0: "did not answer; it has ended", 1: "x.py:9 f"}, odd=(0,))
     verdict = diagnose(run(printed("", 0, phase="exiting", step=4), stopped(1, step=4), stall=stall))
     assert verdict.code == "stalled"
-    assert "rank 0 had finished after 4 steps while rank 1 was in step 5" in verdict.cause
+    assert "rank 0 had ended with status 0 after 4 steps while rank 1 was in step 5" in verdict.cause
 
 
 @pytest.mark.parametrize(
     ("step", "known", "cause"),
     [
-        (4, {}, "in step 5: the ranks have different numbers of batches"),
+        (4, {}, "in step 5, and communicated with it"),
         (4, {"phase": "saving"}, "in `saving`, and communicated with it"),
         (4, {"heartbeat": {"steps": 4}}, "in `training`, and communicated with it"),
         (3, {}, None),
@@ -106,5 +106,5 @@ def test_uneven_ranks_are_told_apart_by_where_the_last_one_was(
     last = raised("RuntimeError", GLOO_CLOSED, rank=1, step=step, **known)
     found = unevenness(run(printed("", 0, phase="exiting", step=4), last))
     assert (found and found.cause) == (
-        cause and f"rank 0 had finished after 4 steps while rank 1 was {cause}"
+        cause and f"rank 0 had ended with status 0 after 4 steps while rank 1 was {cause}"
     )

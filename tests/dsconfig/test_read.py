@@ -326,3 +326,15 @@ def test_every_key_stands_where_its_span_says(value: dict[str, Any]) -> None:
     for path, _ in _members(value):
         if path and isinstance(path[-1], str):
             assert text[spans[path].key :].startswith(json.dumps(path[-1], ensure_ascii=False))
+
+
+def test_a_misspelled_name_is_answered_with_the_file_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "ds_config.json").write_text("{}")
+    with pytest.raises(InputMissing) as caught:
+        read(tmp_path / "ds_confg.json")
+    assert caught.value.hint == f"did you mean `{tmp_path / 'ds_config.json'}`?"
+
+
+def test_an_empty_name_is_not_taken_for_the_current_directory() -> None:
+    with pytest.raises(InputMissing, match="the name of a ds_config is empty"):
+        read("")

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.each import each
-from zlaunch.dsconfig.releases import NEWEST, RELEASES, REMOVED, Release, history, release
+from zlaunch.dsconfig.releases import NEWEST, RELEASES, REMOVED, Release, history, newer_than_known, release
 from zlaunch.errors import WrongUsage
 
 OFFLOADS = ("offload_param", "offload_optimizer")
@@ -23,6 +23,16 @@ def test_a_release_is_found_by_any_of_its_names(text: str) -> None:
 @pytest.mark.parametrize("text", ["0.20", "0.100.1", "1.0"])
 def test_what_is_newer_than_all_is_taken_for_the_newest(text: str) -> None:
     assert release(text) == NEWEST
+
+
+@pytest.mark.parametrize("text", ["0.20", "0.100.1", "v9.9"])
+def test_it_is_said_for_what_a_newer_release_is_taken(text: str) -> None:
+    assert newer_than_known(text) == f"zlaunch knows DeepSpeed up to {NEWEST.name}, and takes {text} for that"
+
+
+@pytest.mark.parametrize("text", ["0.19", "0.19.8", "0.14", "foo"])
+def test_nothing_is_said_of_a_known_release(text: str) -> None:
+    assert newer_than_known(text) is None
 
 
 @pytest.mark.parametrize("text", ["0.13", "0.9.5"])

@@ -29,6 +29,12 @@ def test_a_model_without_a_type_cannot_be_built(kind: Any) -> None:
     assert codes(model_type=kind) == ["no-model-type"]
 
 
+def test_a_ds_config_in_the_place_of_a_model_is_told_by_its_keys() -> None:
+    ds_config = parse_model(b'{"zero_optimization": {"stage": 3}}', "s3.json", "s3.json")
+    (found,) = check_model(ds_config, KNOWN, None, trusts_code=False)
+    assert found.message == "it is a ds_config, not the config.json of a model"
+
+
 def test_an_unknown_type_names_the_nearest_known_one_and_its_place() -> None:
     (found,) = check_model(model(model_type="lama"), KNOWN, None, trusts_code=False)
     assert (found.code, found.hint) == ("unknown-model-type", "did you mean `llama`?")

@@ -21,7 +21,9 @@ from zlaunch.hosts.machine.op_cache import OpCache
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.evaluating_source import Evaluation
 from zlaunch.job.model import ModelConfig
+from zlaunch.job.recipes import FOLDER
 from zlaunch.job.script import FSDP, ConfigInterface
+from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec, Launcher, Offload
 from zlaunch.job.trainer_args import ONE_RATE
 from zlaunch.launch.facts import JobFacts
@@ -564,6 +566,14 @@ def test_the_plan_names_an_argument_that_the_ds_config_makes_dead() -> None:
     text = '{"optimizer": {"type": "AdamW", "params": {"lr": "auto"}}}'
     plan = make_plan(_with_file(text, "--optim", "sgd"))
     assert [(one.code, one.place is not None) for one in plan.warnings] == [("argument-without-effect", True)]
+
+
+def test_a_recipe_whose_optimizer_cannot_be_offloaded_is_to_be_copied() -> None:
+    offloaded = _asked(stage=2, offload=Offload(optimizer="cpu"))
+    (finding,) = _findings(replace(offloaded, script=read_script(FOLDER / "own_loop.py")))
+    assert str(finding.hint).startswith(
+        "`zlaunch recipes copy own_loop` copies the recipe; in the copy, create"
+    )
 
 
 def test_an_optimizer_that_cannot_be_offloaded_is_refused_and_one_that_is_replaced_is_named() -> None:

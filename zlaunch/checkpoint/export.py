@@ -23,12 +23,13 @@ from zlaunch.checkpoint.lora import (
     most_common_type,
     read_object,
 )
+from zlaunch.checkpoint.model_sizes import common_wrapper, unlike_config
 from zlaunch.checkpoint.new_directory import new_directory, refuse_existing
 from zlaunch.checkpoint.safetensors import NAMES, write_header
 from zlaunch.checkpoint.summary import trained_type
 from zlaunch.checkpoint.torch_file import ITEM_BYTES, BadArchive
 from zlaunch.checkpoint.weights import StoredWeight, aliases, weights
-from zlaunch.errors import InputMissing, Unavailable, WrongUsage
+from zlaunch.errors import Finding, InputMissing, Refused, Unavailable, WrongUsage
 from zlaunch.files import read_regular
 from zlaunch.frozen import dataclass
 
@@ -93,13 +94,23 @@ class ModelExport:
 
     @property
     def class_name(self) -> str | None:
-        """The class that loads the model; None without a config, which it needs."""
-        file = self.companions.get("config.json")
-        if file is None:
+        """The class that loads the model; None if none does, for example without a config, which it needs."""
+        if "config.json" not in self.companions or self.unlike_model is not None:
             return None
-        named = read_object(file).get("architectures")
+        named = self.config.get("architectures")
         classes = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
         return next(iter(classes), "AutoModel")
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The config.json of the model; empty without one."""
+        file = self.companions.get("config.json")
+        return {} if file is None else read_object(file)
+
+    @property
+    def unlike_model(self) -> str | None:
+        """What the weights lack of the model that config.json describes; None if nothing is certain."""
+        return unlike_config(self.config, {weight.name: weight.shape for weight in self.weights})
 
     @property
     def is_adapter(self) -> bool:
@@ -118,8 +129,9 @@ def plan_export(
 
     An adapter is written alone, unless it is merged: into the weights of the checkpoint, or those of `model`.
     Without a type, it is that of the model while it trained. Raise Unavailable if the kind of checkpoint
-    cannot be exported.
+    cannot be exported, and Refused if its weights are not those of `model`.
     """
+    named = model
     around = [checkpoint.folder, checkpoint.folder.parent]
     try:
         tied, stored = aliases(checkpoint), weights(checkpoint)
@@ -145,7 +157,20 @@ def plan_export(
     except BadArchive as error:
         raise Unavailable(f"`{checkpoint.folder}` cannot be read: {error}") from None
     export = ModelExport(checkpoint, chosen, dtype, companions, [])
+    if named is not None:
+        _refuse_another_model(export, named)
     return replace(export, shards=list(_into_shards(export, shard_bytes)))
+
+
+def _refuse_another_model(export: ModelExport, model: Path) -> None:
+    """Raise Refused if the weights are not those of a model; with something around it, they may be."""
+    if common_wrapper(weight.name for weight in export.weights) is not None:
+        return
+    if (message := export.unlike_model) is not None:
+        raise Refused(
+            [Finding("other-model", f"the checkpoint is not of this model: {message}", where=str(model))],
+            "name the model that trained, or leave out `--model` to write the weights alone",
+        )
 
 
 def _adapter_alone(

@@ -68,8 +68,14 @@ def _size_differences(config: Mapping[str, Any], tensors: Tensors) -> Iterator[s
         yield _head(config, tensors)
 
 
+def common_wrapper(names: Iterable[str]) -> str | None:
+    """Return the prefix of all names that something around the model has left; None if there is none."""
+    listed = list(names)
+    return next((one for one in _WRAPPERS if all(name.startswith(one) for name in listed)), None)
+
+
 def _common_prefix(tensors: Tensors) -> str | None:
-    wrapper = next((one for one in _WRAPPERS if all(name.startswith(one) for name in tensors)), None)
+    wrapper = common_wrapper(tensors)
     if wrapper is None:
         return None
     return f"all its names begin with `{wrapper}`, and `from_pretrained` looks for them without it"

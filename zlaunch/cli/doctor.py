@@ -44,7 +44,13 @@ def doctor(
     ] = False,
     port: Annotated[
         int,
-        typer.Option(min=0, max=65535, metavar="N", help="Port of the rendezvous (default: any free one)."),
+        typer.Option(
+            min=0,
+            max=65535,
+            metavar="N",
+            help="Port of the rendezvous (default: any free one).",
+            show_default=False,
+        ),
     ] = 0,
     collective: Annotated[
         bool,

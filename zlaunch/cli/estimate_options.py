@@ -56,7 +56,10 @@ class EstimateOptions:
     micro_batch: Annotated[
         int | None,
         typer.Option(
-            min=1, max=options.MOST_SAMPLES, metavar="N", help="Sequences per rank in a micro-batch."
+            min=1,
+            max=options.MOST_SAMPLES,
+            metavar="N",
+            help="Sequences per rank in a micro-batch (default: from the Trainer arguments, or 8).",
         ),
     ] = None
     global_batch: Annotated[

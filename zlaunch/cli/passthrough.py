@@ -55,9 +55,11 @@ class ScriptCommand(DeclaredDefaults, TyperCommand):
         return super()._end_of_own(ctx, words) if place is None else place
 
     def _refuse_program(self, words: Sequence[str]) -> None:
-        """Raise WrongUsage with the right command if the script is a program that starts ranks itself."""
+        """Raise WrongUsage for an empty name, and with the right command for a program that starts ranks."""
         if (place := self._place_of_program(words)) is None:
             return
+        if not words[place]:
+            raise WrongUsage("the name of the script is empty", "is a variable of the shell unset?")
         from zlaunch.config.translate import refusal  # help and completion do not need it
 
         program = list(words[place:])

@@ -135,7 +135,7 @@ class HostOptions:
     join_timeout: Annotated[
         float,
         typer.Option(metavar="SECONDS", min=1.0, help="Seconds to wait for the zlaunch of every other node."),
-    ] = 600.0
+    ] = 600
 
 
 @dataclass(frozen=True)

@@ -77,11 +77,13 @@ def _without_value(context: Any, flag: str, hint: str | None) -> WrongUsage:
     message = f"`{flag}` needs a value"
     if option.metavar:
         message += f": {option.metavar}"
+    elif choices := re.search(r"[\[<](\S+\|\S+)[\]>]", (option.get_help_record(context) or ("",))[0]):
+        message += f": {expected(choices[1].split('|'), '')}"
     return WrongUsage(message, option.help or hint)
 
 
 def of_other_programs(context: Any, name: str, words: Sequence[str] = ()) -> str | None:
-    """Say what to type here for an option of another program, or slang; None if it is neither.
+    """Say what to type here for an option of another program, of zlaunch itself, or slang; None for others.
 
     `words` are the command line.
     """
@@ -92,6 +94,8 @@ def of_other_programs(context: Any, name: str, words: Sequence[str] = ()) -> str
         trainer_argument,
     )
 
+    if its := _of_zlaunch(context, name):
+        return its
     if (argument := trainer_argument(name)) is not None:
         return f"arguments of the script go after `--`: `{context.command_path} … -- --{argument} …`"
     value = ScriptArgs.of(words).value(flag_name(name))
@@ -107,14 +111,21 @@ def of_other_programs(context: Any, name: str, words: Sequence[str] = ()) -> str
     return f"did you mean `{other.option}`?"
 
 
+def _of_zlaunch(context: Any, name: str) -> str | None:
+    root = context.find_root()
+    if context is root or not _has_option(root.command, name):
+        return None
+    return f"it is an option of {root.command_path} itself: `{root.command_path} {name}`"
+
+
 def _has_option(command: Any, name: str) -> bool:
     return any(name in (*option.opts, *option.secondary_opts) for option in command.params)
 
 
 def _of_others(context: Any, name: str, words: Sequence[str]) -> str | None:
-    """Say whose option it is, if it is one of another command about jobs, or of scripts."""
+    """Say whose option it is: of another command about jobs, of zlaunch itself, or of scripts."""
     if context.command.name not in _ABOUT_JOBS:
-        return None
+        return _of_zlaunch(context, name)
     argument = name.lstrip("-").replace("-", "_")
     if argument in {*DEFAULTS, *ADDED, *REMOVED}:
         return f"arguments of the script go after `--`: `{context.command_path} … -- --{argument} …`"

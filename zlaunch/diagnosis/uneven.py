@@ -27,11 +27,13 @@ def unevenness(evidence: Evidence) -> Unevenness | None:
     if not 0 < first.step <= last.step:
         return None
     early = rank_names([rank.rank for rank in finished if rank.step == first.step])
-    cause = f"{early} had finished after {plural(first.step, 'step')} while rank {last.rank} was"
+    early = f"{early} had ended with status 0 after {plural(first.step, 'step')}"
+    cause = f"{early} while rank {last.rank} was"
     if _is_training(last):
         return Unevenness(
-            f"{cause} in step {last.step + 1}: the ranks have different numbers of batches",
-            "give all ranks as many batches, as with `drop_last=True` in the sampler and the DataLoader",
+            f"{cause} in step {last.step + 1}, and communicated with it",
+            "have all ranks take as many steps; usually one has fewer batches, which `drop_last=True` in the "
+            "sampler and the DataLoader prevents, or has left the loop, as by `sys.exit`",
             first,
         )
     place = "not at its end"

@@ -8,6 +8,8 @@ the first of duplicate keys, and reports all of it.
 import base64
 import binascii
 import sys
+from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
 
 from zlaunch.dsconfig.text.document import Document
@@ -22,6 +24,8 @@ def read(name: str | Path) -> Document:
 
     Raises InputMissing if it cannot be read, Refused with the place of a syntax error.
     """
+    if not str(name):
+        raise InputMissing("the name of a ds_config is empty", "is a variable of the shell unset?")
     if str(name) == "-":
         return parse(_decode(sys.stdin.buffer.read(), STDIN), STDIN)
     try:
@@ -29,7 +33,19 @@ def read(name: str | Path) -> Document:
     except OSError as error:
         if (text := _from_base64(str(name))) is not None:
             return parse(text, BASE64)
-        raise InputMissing(f"cannot read the ds_config `{name}`: {error.strerror}") from None
+        raise InputMissing(
+            f"cannot read the ds_config `{name}`: {error.strerror}", _similar_file(Path(name))
+        ) from None
+
+
+def _similar_file(path: Path) -> str | None:
+    """Suggest a file beside a name that does not exist."""
+    with suppress(OSError):
+        if not path.exists():
+            beside = [file.name for file in path.parent.iterdir() if file.is_file()]
+            if near := get_close_matches(path.name, beside, 1):
+                return f"did you mean `{path.with_name(near[0])}`?"
+    return None
 
 
 def _decode(data: bytes, file: str) -> str:

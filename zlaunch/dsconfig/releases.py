@@ -150,16 +150,28 @@ def release(text: str | None) -> Release:
     """
     if text is None:
         return NEWEST
-    version = re.fullmatch(r"v?(\d+)\.(\d+)([.+].*)?", text.strip())
-    if not version:
+    numbers = _numbers_in(text)
+    if numbers is None:
         raise WrongUsage(f"`{text}` is not a DeepSpeed release", f"write one of {_known_releases()}")
-    numbers = (int(version[1]), int(version[2]))
     not_newer = [known for known in ALL if _version_numbers(known.name) <= numbers]
     if not not_newer:
         raise WrongUsage(
             f"DeepSpeed {text} is older than all known releases", f"write one of {_known_releases()}"
         )
     return not_newer[-1]
+
+
+def newer_than_known(text: str) -> str | None:
+    """Say for what a release is taken that is newer than the newest; None for any other text."""
+    numbers = _numbers_in(text)
+    if numbers is None or numbers <= _version_numbers(NEWEST.name):
+        return None
+    return f"zlaunch knows DeepSpeed up to {NEWEST.name}, and takes {text} for that"
+
+
+def _numbers_in(text: str) -> tuple[int, int] | None:
+    version = re.fullmatch(r"v?(\d+)\.(\d+)([.+].*)?", text.strip())
+    return None if version is None else (int(version[1]), int(version[2]))
 
 
 def last_patch(name: str) -> str:

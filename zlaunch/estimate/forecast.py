@@ -89,7 +89,7 @@ class Forecast:
     """Elements in the model."""
     trainable: int
     optimizer: str
-    """The class that DeepSpeed trains with."""
+    """The class of the optimizer; in closed form, its name in the ds_config or for the Trainer."""
     error: float = 0.0
     """The peak may be off by a factor of `1 + error`, up or down; 0 if nothing is left out."""
     why_not_rehearsed: str | None = None

@@ -115,8 +115,19 @@ def _notebook(path: Path) -> WrongUsage:
 
 def _config(path: Path) -> WrongUsage:
     _, keys = _read_other(path)
-    what, hint = next((texts for some, texts in _CONFIGS.items() if keys.keys() & {*some}), _ANY_CONFIG)
+    what, hint = _of_keys(keys) or _ANY_CONFIG
     return WrongUsage(f"`{path}` is {what}, not a training script", hint.format(shlex.quote(str(path))))
+
+
+def _of_keys(keys: Collection[str]) -> tuple[str, str] | None:
+    """Return what a config with these keys is, and what to type for it; None if that is not known."""
+    return next((texts for some, texts in _CONFIGS.items() if not {*some}.isdisjoint(keys)), None)
+
+
+def kind_of_config(keys: Collection[str]) -> str | None:
+    """Say what a config with these keys is, such as `a ds_config`; None if that is not known."""
+    known = _of_keys(keys)
+    return known and known[0]
 
 
 def config_of_other_program(
@@ -126,13 +137,11 @@ def config_of_other_program(
 
     `expected` is what it was taken for.
     """
-    for some, (what, hint) in _CONFIGS.items():
-        if not {*some}.isdisjoint(keys):
-            if what not in _OF_OTHERS:
-                return None
-            message = f"`{file}` is {what}, not {expected}"
-            return Finding(OF_ANOTHER_PROGRAM, message, hint.format(shlex.quote(file)))
-    return None
+    known = _of_keys(keys)
+    if known is None or known[0] not in _OF_OTHERS:
+        return None
+    what, hint = known
+    return Finding(OF_ANOTHER_PROGRAM, f"`{file}` is {what}, not {expected}", hint.format(shlex.quote(file)))
 
 
 def ds_config_in_yaml(file: str, text: str, value: Mapping[str, object]) -> Finding | None:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
 
 from zlaunch.errors import Finding, Severity
+from zlaunch.job.file_kinds import kind_of_config
 from zlaunch.job.model import ModelConfig
 
 SIZES = (
@@ -76,6 +77,9 @@ def _type(model: ModelConfig, known: Collection[str], trusts_code: bool) -> Iter
     if not kind:
         message = "`model_type` is missing or not a string, so the architecture is unknown"
         hint = "use the config.json of a transformers model"
+        if (other := kind_of_config(model.value)) is not None:
+            message = f"it is {other}, not the config.json of a model"
+            hint = "name a model; its ds_config is given with `--ds-config FILE`"
         where = "model_type" if "model_type" in model.value else ""
         yield model.locate(Finding("no-model-type", message, hint, where))
     elif kind not in known:

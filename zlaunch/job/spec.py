@@ -16,7 +16,7 @@ from zlaunch.job.source import Source
 from zlaunch.other_values import hint_for_value
 from zlaunch.units import narrowed
 
-STEP_PATIENCE_SECONDS = 60.0
+STEP_PATIENCE_SECONDS: float = 60
 """Default of `--stall-after`."""
 
 OnStall = Literal["report", "stop"]

@@ -22,6 +22,7 @@ from zlaunch.dsconfig.text.document import dotted, located
 from zlaunch.errors import Finding, Severity, Unavailable, refuse_fatal
 from zlaunch.hosts.environment import Variable, accelerate_variables, asked_variables, job_environment
 from zlaunch.hosts.machine import op_cache
+from zlaunch.job.recipes import recipe_of
 from zlaunch.job.script import DS_CONFIG_VARIABLE, FSDP, ConfigInterface, Handover, Script
 from zlaunch.job.spec import JobSpec
 from zlaunch.job.trainer_args import TrainerArgs, absent_arguments
@@ -266,8 +267,14 @@ def _has_optimizer_section(facts: JobFacts) -> bool:
 def _client_optimizer(facts: JobFacts, config: ResolvedConfig) -> Iterator[Finding]:
     """Find an optimizer of the script that DeepSpeed refuses beside this ds_config."""
     own = facts.script.own_optimizer
-    if own is not None and facts.script.interface is ConfigInterface.DEEPSPEED:
-        yield from check_client_optimizer(own.name, own.place, config.config)
+    if own is None or facts.script.interface is not ConfigInterface.DEEPSPEED:
+        return
+    recipe = recipe_of(facts.script.path)
+    for finding in check_client_optimizer(own.name, own.place, config.config):
+        if recipe is not None:
+            copied = f"`zlaunch recipes copy {recipe.name}` copies the recipe; in the copy, {finding.hint}"
+            finding = replace(finding, hint=copied)  # noqa: PLW2901 - the same finding
+        yield finding
 
 
 def _optimizer(facts: JobFacts, args: TrainerArgs) -> Iterator[Finding]:

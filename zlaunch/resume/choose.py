@@ -12,6 +12,7 @@ from zlaunch.files import shown, typed
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import RESUME, ConfigInterface, Script
 from zlaunch.job.spec import JobSpec, Offload
+from zlaunch.other_values import hint_for_value
 from zlaunch.resume.fit import can_resume, target_of
 from zlaunch.resume.handover import (
     TAG_VARIABLE,
@@ -156,6 +157,8 @@ def _not_found(name: str, option: str = "--resume") -> tuple[str, str]:
     beside = [entry.name for entry in path.parent.iterdir() if entry.is_dir()] if path.parent.is_dir() else []
     if option == RESUME and path.name == name and step_in(name) is None:
         return message, "`--resume latest`, before the script, resumes from the newest checkpoint of this job"
+    if meant := hint_for_value(option.lstrip("-"), name):
+        return message, meant
     if near := get_close_matches(path.name, beside, 1):
         return message, f"did you mean `{option} {typed(path.with_name(near[0]))}`?"
     return message, "`zlaunch checkpoint list` and `zlaunch runs list` show what there is"

@@ -32,6 +32,7 @@ from zlaunch.estimate.workload import Workload
 from zlaunch.job.public_models import find_public
 from zlaunch.job.script import Handover
 from zlaunch.job.spec import Offload
+from zlaunch.job.trainer_args import TrainerArgs
 
 REHEARSED = forecast(10.0, seconds=1.0)
 KEPT = replace(REHEARSED, kept=True)
@@ -146,6 +147,19 @@ def test_states_without_zero_are_sixteen_bytes_for_each_parameter() -> None:
 )
 def test_a_table_in_which_nothing_fits_says_what_was_tried(tried: tuple[()] | None, said: str) -> None:
     assert said in " ".join(nothing_fits(tried))
+
+
+def test_where_it_is_close_what_makes_it_fit_is_named_and_not_that_nothing_fits() -> None:
+    said = " ".join(nothing_fits([Options(micro_batch=1)], is_close=True))
+    assert said.startswith("hint: it fits with `--micro-batch 1`")
+
+
+def test_a_batch_that_nobody_chose_is_said_to_be_the_trainers_default() -> None:
+    asked = question(stage=2)
+    plain = replace(asked, given=replace(asked.given, args=TrainerArgs()))
+    said = "8 per rank is the Trainer's default; set it with `--micro-batch`"
+    assert said in " ".join(estimate_lines(answer(plain, REHEARSED)))
+    assert said not in " ".join(estimate_lines(answer(asked, REHEARSED)))
 
 
 def test_what_makes_it_fit_says_that_the_host_is_unchecked_and_names_lora_where_there_is_none() -> None:

@@ -14,6 +14,8 @@ from tests.estimate.rehearsing import rehearse
 from zlaunch.errors import Refused
 from zlaunch.estimate.forecast import PHASES, POOLS, Forecast
 from zlaunch.estimate.memory.closed_form import CACHES, forecast
+from zlaunch.estimate.memory.optimizer_states import optimizer_class
+from zlaunch.estimate.memory.settings import read_settings
 from zlaunch.estimate.workload import Lora, Workload
 
 GIB = 1 << 30
@@ -266,7 +268,18 @@ def test_a_forecast_is_whole(stage: int) -> None:
     ],
 )
 def test_the_optimizers_class_is_deepspeeds_choice(stage: int, rest: dict[str, Any], name: str) -> None:
-    assert forecast(job("gpt2", stage, **rest)).optimizer == name
+    assert optimizer_class(read_settings(job("gpt2", stage, **rest))) == name
+
+
+@pytest.mark.parametrize(("section", "name"), [(None, "adamw_torch_fused"), ({"type": "Lion"}, "Lion")])
+def test_a_forecast_names_the_optimizer_and_not_what_zero_wraps_it_in(
+    section: dict[str, Any] | None, name: str
+) -> None:
+    trained = job("gpt2", 3)
+    trained = replace(
+        trained, ds_config={**trained.ds_config, "optimizer": section}, optimizer="adamw_torch_fused"
+    )
+    assert forecast(trained).optimizer == name
 
 
 def test_the_default_buckets_are_clipped_nowhere() -> None:

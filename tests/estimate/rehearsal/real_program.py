@@ -79,7 +79,7 @@ class Watch:
     def _save(self, engine: Any) -> None:
         from transformers import PreTrainedModel
 
-        self.optimizer = type(engine.optimizer).__name__
+        self.optimizer = type(engine.basic_optimizer).__name__
         self.enter("save")
         if isinstance(engine.module, PreTrainedModel) or hasattr(engine.module, "peft_config"):
             real_ranks.save(engine, self._folder, real_ranks.no_phase)

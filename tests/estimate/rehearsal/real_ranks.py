@@ -82,7 +82,7 @@ def initialize(workload: dict[str, Any], seen: dict[str, Any], phase: Phase) -> 
         engine, *_ = deepspeed.initialize(
             model=model, config=ds_config, model_parameters=parameters, mpu=groups
         )
-    seen["optimizer"] = type(engine.optimizer).__name__
+    seen["optimizer"] = type(engine.basic_optimizer).__name__
     return engine
 
 

@@ -5,7 +5,14 @@ import pytest
 
 from tests.each import each
 from zlaunch.errors import WrongUsage
-from zlaunch.hosts.machine.gpu_catalog import GpuModel, gpu_from_nvml, known_gpus, nominal_size, parse_gpus
+from zlaunch.hosts.machine.gpu_catalog import (
+    MOST_SIMILAR,
+    GpuModel,
+    gpu_from_nvml,
+    known_gpus,
+    nominal_size,
+    parse_gpus,
+)
 
 GIB = 1 << 30
 
@@ -71,6 +78,11 @@ def test_another_number_is_another_gpu(gpu: GpuModel) -> None:
         written = f"{gpu.name[:place]}{digit}{gpu.name[place + 1 :]}"
         if (proposal := re.fullmatch(r"did you mean `(.*)`\?", hint_for(written) or "")) is not None:
             assert digits(proposal[1]) == digits(written)
+
+
+def test_of_many_similar_names_the_nearest_are_given() -> None:
+    names = str(hint_for("2xA100-41GB")).partition("similar names are ")[2].split(", ")
+    assert (names[:2], len(names)) == (["A100-40GB", "A100-80GB"], MOST_SIMILAR)
 
 
 def test_a_written_memory_is_kept_in_the_hint() -> None:

@@ -37,7 +37,7 @@ def export(
     ] = None,
     shard_size: Annotated[
         float, typer.Option(min=0.001, max=1e6, metavar="GB", help="Maximum size of a file.")
-    ] = 5.0,
+    ] = 5,
     model: Annotated[
         Path | None,
         typer.Option(
@@ -70,7 +70,7 @@ def export(
     if as_json:
         console.data(to_json(_export_members(planned, out)))
     else:
-        console.say(*_after(planned, out))
+        console.say(*_after(planned, out, model))
 
 
 def _model_beside(folder: Path, checkpoint: CheckpointFolder) -> Iterator[str]:
@@ -107,10 +107,13 @@ def _before(planned: ModelExport, out: Path) -> list[str]:
     )
 
 
-def _after(planned: ModelExport, out: Path) -> list[str]:
+def _after(planned: ModelExport, out: Path, model: Path | None) -> list[str]:
     lines = [f"wrote {shown(out)}: {plural(len(planned.shards), 'file')} of weights"]
     if planned.is_adapter:
         return [*lines, f'load it with PeftModel.from_pretrained(model, "{shown(out)}")']
+    if (message := planned.unlike_model) is not None:
+        text = f"`from_pretrained` would not load the model that config.json describes: {message}"
+        return [*lines, *console.paragraph(text)]
     if planned.class_name is None:
         return [
             *lines,
@@ -120,5 +123,8 @@ def _after(planned: ModelExport, out: Path) -> list[str]:
             ),
         ]
     if not any(name.startswith("tokenizer") for name in planned.companions):
-        lines.append("the checkpoint has no tokenizer; `--model DIR` copies that of a model")
+        lack = "the checkpoint has no tokenizer; `--model DIR` copies that of a model"
+        if model is not None:
+            lack = f"{shown(model)} has no tokenizer"
+        lines.append(lack)
     return [*lines, f'load it with {visible(planned.class_name)}.from_pretrained("{shown(out)}")']

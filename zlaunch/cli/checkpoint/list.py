@@ -11,7 +11,7 @@ from zlaunch.checkpoint.summary import summarize
 from zlaunch.cli.options import AsJson
 from zlaunch.cli.views.checkpoint import members, problem_lines, table, typed
 from zlaunch.cli.views.dump import to_json
-from zlaunch.errors import InputMissing
+from zlaunch.files import require_directory
 
 
 def list_checkpoints(
@@ -22,8 +22,7 @@ def list_checkpoints(
 
     Directories below it are searched, too: `outputs` finds `outputs/run-3/checkpoint-500`.
     """
-    if not folder.is_dir():
-        raise InputMissing(f"there is no directory `{folder}`")
+    require_directory(folder)
     checkpoints = list(map(summarize, find(folder)))
     if as_json:
         console.data(to_json(list(map(members, checkpoints))))

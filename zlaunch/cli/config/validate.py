@@ -59,7 +59,9 @@ def validate(
     python: options.Python = None,
     strict: Annotated[
         bool,
-        typer.Option("--strict", help="Exit with 65 for every ignored setting, not only for mistakes."),
+        typer.Option(
+            "--strict", help="Exit with 65 for every warning and ignored setting, not only mistakes."
+        ),
     ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Of many files, name those without findings, too.")
@@ -73,7 +75,8 @@ def validate(
 
     Without a file, checks the ds_configs of this directory and of folders such as configs/.
     error: DeepSpeed refuses the file. fails later: the job fails after the model is loaded.
-    ignored: DeepSpeed does something else. advice: there is a better way.
+    warning: the job may train something else. ignored: DeepSpeed does something else.
+    advice: there is a better way.
 
     Exits with 65 if there is an error, something fails later, or an ignored key is a mistake: misspelled,
     misplaced, or with a value that nobody means.

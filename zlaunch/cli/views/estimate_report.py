@@ -125,10 +125,12 @@ def _strategies(
         write_picture(strategies_picture(table), view.plot)
     if view.as_json:
         return table.fit.status
-    if query.cluster.gpu is not None and table.fit is Fit.NO:
+    if query.cluster.gpu is not None and table.fit in (Fit.NO, Fit.TIGHT):
         remedies = find_remedies(query, STRATEGIES, estimator) if view.levers else None
         checks_host, has_lora = query.cluster.host_bytes is not None, query.training.lora is not None
-        lines = strategies.nothing_fits(remedies, checks_host=checks_host, has_lora=has_lora)
+        lines = strategies.nothing_fits(
+            remedies, is_close=table.fit is Fit.TIGHT, checks_host=checks_host, has_lora=has_lora
+        )
         console.data(*lines)
     remarks = dict.fromkeys(query.remarks)
     for _, estimate in table.estimates:

@@ -5,6 +5,7 @@ from typing import Final
 
 from zlaunch import console
 from zlaunch.cli.views.settings_text import batch_rows, is_offloaded, precision_words, zero_words
+from zlaunch.config.resolve.autos import MICRO
 from zlaunch.dsconfig.batch import RankGroups
 from zlaunch.errors import Finding
 from zlaunch.estimate.changes import BUCKET
@@ -17,6 +18,7 @@ from zlaunch.estimate.memory.settings import read_settings
 from zlaunch.estimate.query import Estimate, EstimateQuery
 from zlaunch.hosts.machine.gpu_catalog import nominal_size
 from zlaunch.job.script import Handover
+from zlaunch.job.source import SourceKind
 from zlaunch.units import brief, brief_range, count, decimal, gib, in_gib, memory, plural
 
 BAR_COLUMNS: Final = 20
@@ -144,12 +146,21 @@ def _settings(estimate: Estimate) -> Iterator[tuple[str, str]]:
     values = estimate.resolved.values
     precision = precision_words(estimate.resolved.precision or "fp32", values)
     yield "job", ", ".join([zero_words(values), *trained(estimate.query), precision])
-    yield from batch_rows(values)
+    yield from batch_lines(estimate)
     yield "optimizer", estimate.forecast.optimizer
     words = method(estimate.forecast)
     if estimate.forecast.method == "rehearsal" and not estimate.forecast.kept:
         words += f", in {brief(estimate.forecast.seconds)}"
     yield "method", words
+
+
+def batch_lines(estimate: Estimate) -> Iterator[tuple[str, str]]:
+    """Write the global batch, and that the Trainer's default is a part of it."""
+    values = estimate.resolved.values
+    yield from batch_rows(values)
+    leaf = values.leaves.get(MICRO)
+    if leaf is not None and leaf.source.kind is SourceKind.TRAINER_DEFAULT:
+        yield "", f"{leaf.value} per rank is the Trainer's default; set it with `--micro-batch`"
 
 
 def trained(query: EstimateQuery) -> Iterator[str]:

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from zlaunch import console
-from zlaunch.cli.views.estimate_text import FITS, job_rows, origin, trained, unchecked_host
-from zlaunch.cli.views.settings_text import batch_rows, precision_words
+from zlaunch.cli.views.estimate_text import FITS, batch_lines, job_rows, origin, trained, unchecked_host
+from zlaunch.cli.views.settings_text import precision_words
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.fit import Fit
 from zlaunch.estimate.forecast import ACTIVATIONS
@@ -50,7 +50,7 @@ def known_rows(known: Mapping[int, Estimate | Rejected]) -> list[str]:
 def _common_rows(first: Estimate, table: StrategyTable) -> Iterator[tuple[str, str]]:
     precision = precision_words(first.resolved.precision or "fp32", first.resolved.values)
     yield "job", ", ".join([*trained(first.query), precision])
-    yield from batch_rows(first.resolved.values)
+    yield from batch_lines(first)
     most, *others = _methods(table)
     yield "method", most[0]
     for words, strategies in others:
@@ -122,10 +122,15 @@ def _conclusion(table: StrategyTable) -> Iterator[str]:
 
 
 def nothing_fits(
-    remedies: Sequence[Options] | None, *, checks_host: bool = True, has_lora: bool = False
+    remedies: Sequence[Options] | None,
+    *,
+    is_close: bool = False,
+    checks_host: bool = True,
+    has_lora: bool = False,
 ) -> Iterator[str]:
-    """Say so, and which changes make the job fit; None if none was tried."""
-    yield "no stage or offload fits with these settings"
+    """Say which changes make the job fit; None if none was tried. Some strategy may fit if it is close."""
+    if not is_close:
+        yield "no stage or offload fits with these settings"
     if remedies is None:
         yield "hint: leave out `--no-levers` to look for changes that make it fit"
     elif remedies:

@@ -81,7 +81,7 @@ def nvme_needs_a_path(subject: Subject) -> Iterator[Violation]:
         yield Violation(
             zero(where),
             f"{sections} {uses} NVMe without a directory on the drive",
-            "`--nvme DIR` names one for `train`; in the file, it is `nvme_path`",
+            "`--nvme DIR` of `train` and `config write` names one; in the file, it is `nvme_path`",
         )
 
 

@@ -1,6 +1,7 @@
 """Stalls, signals and exit statuses without a more specific cause."""
 
 import math
+import re
 import signal
 
 from zlaunch.diagnosis.advice import named_in
@@ -252,6 +253,15 @@ def unknown(case: Case) -> Reading:
     return Reading("the job ended, and no rank left a record of a failure", facts, is_local=False)
 
 
+_LOADED = re.compile(
+    r"DeepSpeed \S+ built successfully|Time to load \S+ op: .*|Loading extension module .*"
+    r"|ninja: no work to do\."
+)
+"""What a rank prints when it has loaded a native op, which says nothing about its end."""
+
+
 def _last_line(case: Case) -> str | None:
     line = last_line(case.log[-8192:])
-    return line and f"last line of its log: {line}"
+    if line is None or _LOADED.fullmatch(line):
+        return None
+    return f"last line of its log: {line}"

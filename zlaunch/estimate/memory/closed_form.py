@@ -19,10 +19,9 @@ from zlaunch.estimate.memory.optimizer_states import (
     Breakdown,
     OptimizerMemory,
     add,
-    optimizer_class,
     optimizer_memory,
 )
-from zlaunch.estimate.memory.settings import TrainingJob, read_job
+from zlaunch.estimate.memory.settings import TrainingJob, optimizer_name, read_job
 from zlaunch.estimate.memory.weights import adapted_names, adapts_experts
 from zlaunch.estimate.workload import Workload
 from zlaunch.frozen import dataclass
@@ -101,7 +100,7 @@ def forecast(workload: Workload) -> Forecast:
         parts={"gpu": _without_empty(highest), **categories_on_host},
         parameters=job.model.parameters,
         trainable=job.weights.total,
-        optimizer=optimizer_class(job.settings),
+        optimizer=optimizer_name(workload),
         error=error,
         flops=flops * job.settings.accumulation,
         notes=notes,

@@ -189,10 +189,14 @@ def _device_of(section: Mapping[str, object], stage: int, *, at_least: int) -> s
     return device
 
 
+def optimizer_name(workload: Workload) -> str:
+    """Return the name of the optimizer: the ds_config's, or else the Trainer's."""
+    return str(_section(workload.ds_config, "optimizer").get("type") or workload.optimizer or "adamw")
+
+
 def _state_bytes(workload: Workload) -> int:
-    """Return what the optimizer keeps per parameter: the ds_config's, or else the Trainer's."""
-    section = _section(workload.ds_config, "optimizer")
-    name = str(section.get("type") or workload.optimizer or "adamw").lower()
+    """Return what the optimizer keeps per parameter."""
+    section, name = _section(workload.ds_config, "optimizer"), optimizer_name(workload).lower()
     if name == "sgd" and _section(section, "params").get("momentum"):
         name = "momentum"
     if "8bit" in name:

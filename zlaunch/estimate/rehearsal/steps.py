@@ -234,7 +234,7 @@ class _Rank:
             gc.unfreeze()  # AutoTP collects the whole weights that it has replaced
         with self.phase("initialize"):
             self.engine = training.initialize(self.workload, self.model)
-            self.rehearsal.add(optimizer=type(self.engine.optimizer).__name__)
+            self.rehearsal.add(optimizer=type(training.base_optimizer(self.engine)).__name__)
 
     def take_step(self, number: int) -> None:
         dtype = model.trained_dtype(self.workload.ds_config)

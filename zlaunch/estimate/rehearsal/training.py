@@ -123,6 +123,12 @@ def optimizer_of(workload: Workload, groups: Groups) -> optim.Optimizer:
     return create(groups)
 
 
+def base_optimizer(engine: Any) -> optim.Optimizer:
+    """Return the optimizer that an engine has wrapped, for example in that of ZeRO."""
+    base: optim.Optimizer = getattr(engine.optimizer, "optimizer", engine.optimizer)
+    return base
+
+
 def with_host_optimizer(workload: Workload, optimizer: optim.Optimizer) -> optim.Optimizer:
     """Replace an optimizer that is offloaded, as accelerate does."""
     offload = workload.ds_config.get("zero_optimization", {}).get("offload_optimizer") or {}

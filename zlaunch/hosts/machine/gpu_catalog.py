@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from difflib import SequenceMatcher
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +27,9 @@ MOST_CUBLAS_BYTES: Final = 32 << 20
 
 _ANY: Final = "any GPU since Ampere"
 """A GPU of which only the memory is known is assumed to have bf16, and cuBLAS to take most."""
+
+MOST_SIMILAR: Final = 5
+"""Names of GPUs in the answer to an unknown one."""
 
 _AMPERE: Final = (8, 0)
 _HOPPER: Final = (9, 0)
@@ -252,9 +256,17 @@ def _hint_for(name: str, counted: str) -> str:
     if size := re.search(_SIZE, plain):
         memory = f"{size[1]}GB"
     names, words = [gpu for gpu in known_gpus() if _series(_plain(gpu)) == _series(plain)], "similar names"
+    names = sorted(names, key=lambda gpu: _unlikeness(plain, _plain(gpu)))[:MOST_SIMILAR]
     if not names:
         names, words = list(known_gpus()), "known GPUs"
     return f"give its memory: `{count}{memory}`; {words} are {', '.join(names)}"
+
+
+def _unlikeness(plain: str, known: str) -> tuple[float, int]:
+    """Return how far two names are apart, first without their memory."""
+    ours, theirs = (re.sub(_SIZE, "", text) for text in (plain, known))
+    sizes = [int(found[1]) for text in (plain, known) if (found := re.search(_SIZE, text))]
+    return 1 - SequenceMatcher(None, ours, theirs).ratio(), max(sizes, default=0) - min(sizes, default=0)
 
 
 def _is_slip(plain: str, known: str) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import optim
 
+from zlaunch.estimate.rehearsal.training import base_optimizer
 from zlaunch.parity.program.measured import Measured, Tensors, momentum
 from zlaunch.parity.program.optimizers import UNSURE, class_of, options_of
 
@@ -13,7 +14,7 @@ from zlaunch.parity.program.optimizers import UNSURE, class_of, options_of
 def members(engine: Any) -> list[list[torch.nn.Parameter]] | None:
     """Return the weights of the model in each group of an engine's optimizer; None if they are not known."""
     optimizer = engine.optimizer
-    groups = base_of(engine).param_groups
+    groups = base_optimizer(engine).param_groups
     names = ("bit16_groups", "bf16_groups", "fp16_groups")
     parts = next((getattr(optimizer, name) for name in names if hasattr(optimizer, name)), None)
     if parts is None:
@@ -25,12 +26,6 @@ def members(engine: Any) -> list[list[torch.nn.Parameter]] | None:
     for number, part in enumerate(parts):
         found[numbers[number]] += part
     return found
-
-
-def base_of(engine: Any) -> optim.Optimizer:
-    """Return the optimizer that DeepSpeed has wrapped."""
-    base: optim.Optimizer = getattr(engine.optimizer, "optimizer", engine.optimizer)
-    return base
 
 
 class PlainOptimizer:

@@ -13,7 +13,7 @@ from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_grad, safe_g
 from torch import distributed
 
 from zlaunch.estimate.rehearsal.steps import with_nvme_path
-from zlaunch.estimate.rehearsal.training import loss_of, optimizer_of, with_host_optimizer
+from zlaunch.estimate.rehearsal.training import base_optimizer, loss_of, optimizer_of, with_host_optimizer
 from zlaunch.parity.program.measured import MOMENTA, Measured, Tensors, momentum
 from zlaunch.parity.program.optimizers import reference_of
 from zlaunch.parity.program.small import SmallModel, micro_batches
@@ -59,7 +59,7 @@ class _Run:
         self._names = self._small.trained()
         self._inside = EngineReader(self.engine)
         clipping = float(self.engine.gradient_clipping())
-        self.measured = Measured(optimizer=type(self.engine.optimizer).__name__, clipping=clipping)
+        self.measured = Measured(optimizer=type(base_optimizer(self.engine)).__name__, clipping=clipping)
 
     def measure_weights(self) -> None:
         weights = {name: self._inside.master(weight) for name, weight in self._names.items()}
@@ -230,8 +230,7 @@ class EngineReader:
                 part.optim_fragment[name] = torch.zeros_like(part.hp_fragment)
             return safe_get_full_optimizer_state(weight, name).detach().float().clone()
         master, offset = self._wrapped.get(id(weight), (weight, 0))
-        optimizer = getattr(self._engine.optimizer, "optimizer", self._engine.optimizer)
-        state = momentum(optimizer.state.get(master, {}))
+        state = momentum(base_optimizer(self._engine).state.get(master, {}))
         if state is None:
             return None
         return state.reshape(-1)[offset : offset + weight.numel()].reshape(weight.shape)

@@ -32,6 +32,7 @@ from zlaunch.estimate.rehearsal.program.run_program import (
     run_as_python,
 )
 from zlaunch.estimate.rehearsal.program.settings import ProgramSettings
+from zlaunch.estimate.rehearsal.training import base_optimizer
 from zlaunch.files import write_whole
 from zlaunch.parity.program.plain_module import PlainModule
 from zlaunch.parity.program.watched_engine import WatchedEngine
@@ -175,7 +176,7 @@ class ScriptCheck:
                 tuple(watched.distances),
                 watched.parameters,
                 0,
-                type(engine.optimizer).__name__,
+                type(base_optimizer(engine)).__name__,
                 tuple(sorted(watched.unreached)),
                 time.monotonic() - self._began,
             ),

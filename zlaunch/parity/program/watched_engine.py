@@ -16,6 +16,7 @@ from torch import distributed
 from zlaunch.estimate.rehearsal.model import CannotTell, NotRehearsed
 from zlaunch.estimate.rehearsal.program.batches import copied
 from zlaunch.estimate.rehearsal.program.run_program import one_line
+from zlaunch.estimate.rehearsal.training import base_optimizer
 from zlaunch.job.spec import Precision
 from zlaunch.parity.program.measured import Measured, Tensors, of_gradients, of_steps
 from zlaunch.parity.program.plain_module import (
@@ -27,7 +28,7 @@ from zlaunch.parity.program.plain_module import (
     replaced,
     tensors_of,
 )
-from zlaunch.parity.program.plain_optimizer import PlainOptimizer, base_of, members, norm_of
+from zlaunch.parity.program.plain_optimizer import PlainOptimizer, members, norm_of
 from zlaunch.parity.program.rank import EngineReader
 from zlaunch.parity.verdict import Distance, Quantity
 
@@ -181,7 +182,7 @@ class WatchedEngine:
         before, gradients = self._kept(self._reader.master), self._kept(self._reader.gradient)
         plain = self._replay(forwards)
         skipped = self.engine.skipped_steps
-        options = [dict(group) for group in base_of(self.engine).param_groups]
+        options = [dict(group) for group in base_optimizer(self.engine).param_groups]
         result = run()
         self._has_weights = False
         if self.engine.skipped_steps > skipped:
@@ -292,7 +293,7 @@ class WatchedEngine:
     def _reference(self, weights: Tensors) -> PlainOptimizer | None:
         if self._optimizer is None and self.steps == 1:
             try:
-                self._optimizer = PlainOptimizer(base_of(self.engine), self._groups, weights)
+                self._optimizer = PlainOptimizer(base_optimizer(self.engine), self._groups, weights)
             except LookupError as error:
                 self.unchecked[f"updates: there is no reference for the optimizer `{error.args[0]}`"] = None
         return self._optimizer

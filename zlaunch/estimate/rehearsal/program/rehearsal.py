@@ -22,7 +22,7 @@ from torch._subclasses import fake_tensor
 from zlaunch.dsconfig.batch import rank_groups
 from zlaunch.estimate.forecast import EVALUATION, CountedCollective, Forecast, parts_at_peak
 from zlaunch.estimate.program import ENDED_EARLY, ProgramOrder, RehearsedProgram
-from zlaunch.estimate.rehearsal import accelerator, checkpoints, cuda_semantics, known_data, steps
+from zlaunch.estimate.rehearsal import accelerator, checkpoints, cuda_semantics, known_data, steps, training
 from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
 from zlaunch.estimate.rehearsal.attribution import Attribution
 from zlaunch.estimate.rehearsal.device import NAME
@@ -161,7 +161,7 @@ class ProgramRehearsal:
             parts_at_peak(phases),
             engine.parameters,
             engine.trainable,
-            type(engine.engine.optimizer).__name__,
+            type(training.base_optimizer(engine.engine)).__name__,
             curve=log.curve(),
             flops=self._engines.flops * self._settings.shortened,
             collectives=self._collectives(engine),

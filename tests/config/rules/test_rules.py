@@ -41,6 +41,7 @@ FINE: list[Config] = [
     {**BATCH, "zero_optimization": {"stage": 2, "offload_param": {"device": "none"}}},
     {**BATCH, "zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}},
     {**BATCH, "fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 0}},
+    {**BATCH, "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}},  # of a host with more GPUs
 ]
 
 CORPUS = sorted(Path(__file__).with_name("corpus").glob("*.json"))

@@ -19,6 +19,7 @@ from zlaunch.errors import WrongUsage
         ("plan own_loop --measure --on L40", "`--measure` runs on this machine", "leave out `--on`"),
         ("plan own_loop --measure --set zero_optimization.stage=1", "`zlaunch plan` chooses it", "leave out"),
         ("plan own_loop --measure -- --deepspeed_config c.json", "does not read one", "leave out"),
+        ("plan config.json --measure -- --deepspeed_config c.json", "does not read one", "leave out"),
         ("plan own_loop --measure --lora 8", "own_loop.py decides itself how it trains", "change the script"),
     ],
 )
@@ -26,6 +27,7 @@ def test_what_cannot_be_measured_is_refused(
     words: str, message: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     with pytest.raises(WrongUsage) as raised:
         program(words.split(), prog_name="zlaunch", standalone_mode=False)
     assert message in raised.value.message

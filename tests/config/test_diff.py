@@ -106,6 +106,21 @@ def test_a_default_is_that_of_the_release() -> None:
     assert differing({}, {"gradient_clipping": 0.0}, "0.18") == []
 
 
+@each(
+    ("section", "written", "default"),
+    [
+        ("comms_logger", {"enabled": True}, {"prof_ops": []}),
+        ("optimizer", {"type": "Adam"}, {"legacy_fusion": False}),
+        ("pipeline", {}, {"use_reentrant": True}),
+        ("zero_optimization", {"stage": 3}, {"leaf_module": {"names": []}}),
+    ],
+)
+def test_a_default_that_no_release_records_is_that_of_the_schema(
+    section: str, written: dict[str, Any], default: dict[str, Any]
+) -> None:
+    assert differing({section: written}, {section: {**written, **default}}, "0.18") == []
+
+
 def test_a_difference_has_the_effect_of_its_key() -> None:
     stage, *_ = compared(zero(stage=2), zero(stage=3))
     assert stage.effect is not None

@@ -132,6 +132,10 @@ def test_a_file_that_is_surely_for_the_trainer_loses_its_comments() -> None:
         ('"elasticity": {"enabled": false, "version": 0.2}', Deletion("elasticity", "off")),
         ('"nebula": {}', Deletion("nebula", "empty")),
         ('"bf16": {"enabled": true}, "bfloat16": {"enabled": true}', Deletion("bfloat16", "on")),
+        (
+            '"bf16": {"enabled": false}, "bfloat16": {"immediate_grad_update": true}',
+            Deletion("bfloat16", "off"),
+        ),
         ('"disable_allgather": true', Deletion("disable_allgather", "true")),
     ],
 )

@@ -76,6 +76,11 @@ def test_parameters_go_to_the_host_at_stage_3_once_the_optimizer_is_there() -> N
     assert (zero.stage, sorted(zero.offloads)) == (3, ["offload_optimizer", "offload_param"])
 
 
+def test_an_offload_of_the_optimizer_leaves_parameters_on_the_host() -> None:
+    offloaded = saving(question(stage=3, offload=Offload("none", "cpu")))
+    assert [words for words in offloaded if "--offload" in words] == ["--offload cpu"]
+
+
 @pytest.mark.parametrize("words", ["--offload cpu", "--offload optimizer:cpu"])
 def test_the_words_of_an_offload_mean_what_was_tried(words: str) -> None:
     one = question(stage=3)

@@ -72,6 +72,11 @@ def test_every_rank_is_a_program_of_its_own() -> None:
     assert memory_need(forecast(1), SITE).host == 8 * PROGRAM_BYTES
 
 
+def test_the_files_of_all_ranks_of_a_host_share_its_drive() -> None:
+    phases = (Phase("second step", {"nvme": 10}, {"nvme": 10}),)
+    assert memory_need(replace(forecast(1), phases=phases), Cluster(2, 4)).nvme == 4 * 10
+
+
 def test_on_a_cpu_the_memory_of_the_host_decides() -> None:
     site = Cluster(1, 2, host_bytes=10 * GIB)
     fits = [check_fit(forecast(0, pageable=size), site).fit for size in (3, 4, 5)]

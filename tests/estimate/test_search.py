@@ -6,13 +6,14 @@ import pytest
 
 from tests.asking import Ask, MadeUp, answer, forecast, question
 from zlaunch.config.resolve.autos import MICRO
-from zlaunch.errors import Finding, Refused
+from zlaunch.dsconfig.batch import RankGroups
+from zlaunch.errors import Finding, Refused, WrongUsage
 from zlaunch.estimate.candidates import Candidate, candidates
 from zlaunch.estimate.changes import BUCKET, SMALL_BUCKET, Options
 from zlaunch.estimate.effects import find_remedies
 from zlaunch.estimate.fit import Fit
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, is_fit
-from zlaunch.estimate.search import MOST_MISSES, NothingFits, SearchResult, _Search, search
+from zlaunch.estimate.search import MOST_MISSES, NothingFits, SearchResult, _Search, search, shared_batch
 from zlaunch.estimate.strategies import STRATEGIES, available
 
 STATES = {0: 60.0, 1: 30.0, 2: 20.0, 3: 10.0}
@@ -211,3 +212,13 @@ def test_a_strategy_that_is_refused_is_told_apart_from_one_that_cannot_fit() -> 
     assert isinstance(found, SearchResult)
     assert "--stage 0" in [str(strategy.options) for strategy in found.hopeless]
     assert "--stage 1" not in [str(strategy.options) for strategy in found.hopeless]
+
+
+@pytest.mark.parametrize(("batch", "next_one"), [(3, 8), (12, 16)])
+def test_a_batch_that_the_ranks_cannot_share_is_answered_with_the_next_one_that_they_can(
+    batch: int, next_one: int
+) -> None:
+    with pytest.raises(WrongUsage) as raised:
+        shared_batch(batch, RankGroups(8))
+    assert raised.value.hint == f"`--global-batch {next_one}` can"
+    assert shared_batch(next_one, RankGroups(8)) == next_one // 8

@@ -94,6 +94,7 @@ def test_adapters_that_are_counted_are_not_left_out() -> None:
         ("--load_in_4bit --use_bnb_nested_quant", "nf4 nested"),
         ("--quantization_bit 4", "nf4 nested"),
         ("--quantization_bit 4 --quantization_method hqq", None),
+        ("--quant_bits 4 --quant_method hqq", None),
         ("--quantization_bit 8", None),
         ("--bits 4", "nf4 nested"),
         ("--load_in_4bit false", None),

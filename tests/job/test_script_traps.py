@@ -225,6 +225,13 @@ def test_a_class_of_arguments_may_have_the_name_of_its_base(tmp_path: Path) -> N
     assert found(tmp_path, source) == []
 
 
+@pytest.mark.parametrize("code", ["own-accumulation", "loss-divided-by-script"])
+def test_a_script_that_accumulates_by_itself_may_divide_and_step_as_it_likes(
+    code: str, tmp_path: Path
+) -> None:
+    assert found(tmp_path, TRAPS[code], accumulation=4, is_managed=False) == []
+
+
 def test_a_trap_in_nested_loops_is_found_once(tmp_path: Path) -> None:
     body = "    for part in batch:\n        loss = loss / args.accumulation\n        engine.backward(loss)\n"
     assert codes(found(tmp_path, engine(body), accumulation=4)) == ["loss-divided-by-script"]

@@ -54,6 +54,14 @@ def test_the_optimizer_of_a_ds_config_keeps_its_parameters(tmp_path: Path) -> No
     assert trial.workload.ds_config["optimizer"]["params"]["betas"] == [0.8, 0.9]
 
 
+def test_an_optimizer_that_a_ds_config_writes_otherwise_is_not_tried_twice(tmp_path: Path) -> None:
+    file = tmp_path / "ds.json"
+    file.write_text(json.dumps({"optimizer": {"type": "adamw", "params": {"lr": 1e-3}}}))
+    named = resolve_request(EstimateRequest(SMALL, JobSpec(Path(), ds_config=file), gpus=2))
+    found = {cell.optimizer for cell in cells(named, Pinned(stage=1))}
+    assert found == {"adamw", "Adam", "Lion", "Adagrad", "Muon"}
+
+
 def test_every_cell_can_be_tried(query: EstimateQuery) -> None:
     described = dict(planned(cells(query, Pinned()), query, TrialOptions(), Pinned()))
     assert [cell for cell, trial in described.items() if not isinstance(trial, Trial)] == []

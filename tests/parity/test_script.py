@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from tests.running import ROOT, zlaunch
+from zlaunch.cli import program
+from zlaunch.errors import WrongUsage
 
 LOOP = ROOT / "tests" / "parity" / "plain_loop.py"
 ALL = {"0.weight", "0.bias", "3.weight", "3.bias"}
@@ -141,3 +143,10 @@ def test_options_for_the_training_of_a_model_are_refused_beside_a_script(tmp_pat
     done = zlaunch("check", str(LOOP), "--lora", "8", cwd=tmp_path)
     assert done.status == 2
     assert "`--lora`: for the training of a model" in done.err
+
+
+@pytest.mark.parametrize("option", ["--matrix", "--save", "--seed 1", "--seq-len 8", "--micro-batch 2"])
+def test_options_for_the_small_model_are_refused_beside_a_script(option: str) -> None:
+    with pytest.raises(WrongUsage) as raised:
+        program(["check", str(LOOP), *option.split()], prog_name="zlaunch", standalone_mode=False)
+    assert f"`{option.split(maxsplit=1)[0]}` is about the small model of a check" in raised.value.message

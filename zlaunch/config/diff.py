@@ -106,14 +106,12 @@ class _Side:
         return self._schema_default(path)
 
     def _schema_default(self, path: KeyPath) -> tuple[object] | None:
-        """The default that only the schema has; an older release may have had another one."""
+        """The default that only the schema has: no release is recorded with a default that is no scalar."""
         field = field_at(self.config, path)
         if field is None or field.is_required() or not self.release.knows(path):
             return None
         if field.default is not None and not isinstance(field.default, bool | int | float | str | list):
             return None
-        if self.release != NEWEST and path in self.release.keys:
-            return (None,)
         return (field.default,)
 
     @property

@@ -106,7 +106,7 @@ def _deleted(document: Document, path: KeyPath) -> Deletion:
     elif not value:
         state = "empty"
     else:
-        state = "off" if value.get("enabled") is False else "on"
+        state = "on" if value.get("enabled") else "off"
     return Deletion(dotted(path), state)
 
 

@@ -146,6 +146,12 @@ def test_more_is_gathered_where_the_users_file_keeps_more() -> None:
     assert few < many
 
 
+def test_both_formats_of_two_bytes_swap_the_same_parameters_and_fp32_more() -> None:
+    one = model(num_hidden_layers=40, hidden_size=800, intermediate_size=800)
+    counts = [settled(one, file=swapped(), precision=name)[COUNT] for name in ("bf16", "fp16", "fp32")]
+    assert counts[0] == counts[1] < counts[2]
+
+
 @pytest.mark.parametrize(("said", "then"), [({}, 0), ({"stage3_prefetch_bucket_size": 5}, 5)])
 def test_an_offload_over_a_users_file_reads_nothing_ahead_unless_the_file_says_so(
     said: dict[str, Any], then: int

@@ -41,6 +41,17 @@ FINE: list[Config] = [
     {**BATCH, "zero_optimization": {"stage": 2, "offload_param": {"device": "none"}}},
     {**BATCH, "zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}},
     {**BATCH, "fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 0}},
+    {**BATCH, "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}},  # of a host with more GPUs
+    {
+        **BATCH,
+        "gradient_accumulation_steps": 4,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+        "zero_optimization": {
+            "stage": 2,
+            "offload_optimizer": {"device": "cpu"},
+            "zenflow": {"select_strategy": "step", "select_interval": 4, "update_interval": 4},
+        },
+    },
 ]
 
 CORPUS = sorted(Path(__file__).with_name("corpus").glob("*.json"))
@@ -197,6 +208,16 @@ def test_stage_0_accumulates_bf16_gradients_in_fp32_where_deepspeed_can() -> Non
         in {f.code for f in found(config, Context(release=release(name)))}
     ]
     assert refusing == ["0.19"]
+
+
+def test_a_default_that_changed_matters_in_no_offload_to_nowhere() -> None:
+    upgraded = Context(release=release("0.18"), is_upgrade=True)
+    told = []
+    for device in ("none", "cpu"):
+        zero = {"stage": 2, "offload_optimizer": {"device": device}}
+        findings = found({**BATCH, "zero_optimization": zero}, upgraded)
+        told.append([one.where for one in findings if one.code == "default-changed"])
+    assert [one.count("zero_optimization.offload_optimizer") for one in told] == [0, 1]
 
 
 def test_every_broken_rule_is_found() -> None:

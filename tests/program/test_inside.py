@@ -113,7 +113,14 @@ def hooked(folder: Path, *argv: str, env: Mapping[str, str]) -> tuple[int, str, 
 def environment(**more: str) -> dict[str, str]:
     named = ("PATH", "HOME", "LANG", "VIRTUAL_ENV")
     base = {name: os.environ[name] for name in named if name in os.environ}
-    return {**base, "RANK": "0", "PYTHONBREAKPOINT": "0", "PYTHONHASHSEED": "0", **more}
+    return {
+        **base,
+        "RANK": "0",
+        "ZLAUNCH_TESTS_EXEC": "1",
+        "PYTHONBREAKPOINT": "0",
+        "PYTHONHASHSEED": "0",
+        **more,
+    }
 
 
 def noted(folder: Path, name: str = "pulse") -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.checkpoint.made import T, engine, safetensors, torch_save, trainers
 from tests.irregular import KINDS, replaced, within
-from zlaunch.checkpoint.export import plan_export
+from zlaunch.checkpoint.export import plan_export, write_export
 from zlaunch.checkpoint.find import SavedBy, checkpoint_at, find
 from zlaunch.checkpoint.summary import summarize
 from zlaunch.checkpoint.verify import require_engine
@@ -277,3 +277,11 @@ def test_a_file_that_from_pretrained_reads_is_found_if_it_was_cut_off(
         (folder / name).write_bytes(whole[:length])
         assert told_in_full(folder) == [f"{name}: {message}"]
     assert summarize(checkpoint_at(folder), complete=True).obstructions == ()
+
+
+@pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
+def test_the_config_of_a_model_names_the_type_that_it_is_written_in(key: str, tmp_path: Path) -> None:
+    folder = trainers(tmp_path / "checkpoint-3", {"weight": (4, 8)}, 2)
+    (folder / "config.json").write_text(json.dumps({key: "bfloat16", "vocab_size": 4}))
+    write_export(plan_export(checkpoint_at(folder), "float32"), tmp_path / "out", lambda _: None)
+    assert json.loads((tmp_path / "out" / "config.json").read_text()) == {key: "float32", "vocab_size": 4}

@@ -7,6 +7,7 @@ import shlex
 import socket
 import sys
 import time
+from base64 import b64decode
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -35,7 +36,8 @@ def webhook() -> Iterator[tuple[str, list[Any]]]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            told = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            got.append({**told, "header": self.headers["Authorization"]})
             if self.path == "/odd":
                 self.wfile.write(b"?\r\n")
                 return
@@ -136,8 +138,9 @@ def test_user_and_password_of_a_url_become_a_header(
     root: Path, webhook: tuple[str, list[Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     url, got = webhook
-    notify(root, [url.replace("://", "://me:pw@")])
-    assert (len(got), capsys.readouterr().err) == (1, "")
+    notify(root, [url, url.replace("://", "://me%40work:p%3Aw@")])
+    words = [told["header"] and b64decode(told["header"].removeprefix("Basic ")) for told in got]
+    assert (words, capsys.readouterr().err) == ([None, b"me@work:p:w"], "")
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,12 @@ def test_the_rank_that_is_blamed_decides_the_status() -> None:
     assert judge_outcome(1, None, [failed(0, -9, 2.0), failed(1, 1, 1.0)], blamed).exit_status == 137
 
 
+def test_a_lost_rank_was_killed_but_nothing_is_known_of_one_on_a_lost_host() -> None:
+    ranks = [failed(0, 3, 2.0), failed(1, None, 1.0)]
+    for code, status in (("rank-lost", 137), ("host-lost", 3)):
+        assert judge_outcome(1, None, ranks, Verdict(code, "rank 1 is gone", rank=1)).exit_status == status
+
+
 def test_a_rank_that_was_told_to_stop_decides_nothing() -> None:
     stopped, cause = failed(0, -15, 1.0, stopped_by=15), failed(1, 3, 2.0)
     assert judge_outcome(1, None, [stopped, cause]).exit_status == 3

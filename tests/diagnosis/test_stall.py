@@ -97,6 +97,7 @@ def test_a_rank_that_had_finished_explains_the_stall_of_those_that_wait_for_it()
         (4, {}, "in step 5, and communicated with it"),
         (4, {"phase": "saving"}, "in `saving`, and communicated with it"),
         (4, {"heartbeat": {"steps": 4}}, "in `training`, and communicated with it"),
+        (4, {"heartbeat": {"trained": True}}, "in `training`, and communicated with it"),
         (3, {}, None),
     ],
 )

@@ -306,5 +306,8 @@ def test_another_question_finds_no_runs(tmp_path: Path, monkeypatch: pytest.Monk
     assert KeptSamples(found, Limits(top=9)).read() == {ZERO: [sample]}
     assert KeptSamples(found, Limits(steps=50)).read() == {}
     assert KeptSamples(replace(found, per_rank=2), Limits()).read() == {}
+    for asked in ({"precision": "fp32"}, {"overrides": (("fp16.enabled", True),)}, {"env": ("A=1",)}):
+        other = replace(facts, job=replace(facts.job, **asked))
+        assert KeptSamples(replace(found, facts=other), Limits()).read() == {}
     program.write_text("changed")
     assert KeptSamples(found, Limits()).read() == {}

@@ -38,6 +38,13 @@ def test_an_older_slurm_is_asked(
     assert (limit and limit.ends) == (ends if known else None)
 
 
+@pytest.mark.parametrize("limit", [None, 4000.0])
+def test_the_time_that_a_user_leaves_for_saving_counts_whoever_set_the_limit(limit: float | None) -> None:
+    found = time_limit(PreemptOptions(time_limit=limit, save_within=600.0), SLURM, lambda: 1000.0)
+    assert found is not None
+    assert found.lead(1.0) == 600.0
+
+
 def test_without_a_limit_there_is_none() -> None:
     assert time_limit(PreemptOptions(), {}, lambda: 1000.0) is None
 

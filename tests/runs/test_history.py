@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zlaunch.rundir.record import StepRecord
+from zlaunch.runs import history
 from zlaunch.runs.history import LineReader, RunHistory, join_samples, join_steps, num_not_finite, span_of
 
 
@@ -93,3 +94,14 @@ def test_the_larger_memory_of_each_rank_is_kept() -> None:
     second = {"time": 2.0, "ranks": [{"rank": 0, "rss_bytes": 5, "gpu_used_bytes": 7}]}
     joined = join_samples(first, second)  # type: ignore[arg-type]
     assert (joined["time"], joined["ranks"]) == (2.0, [{"rank": 0, "rss_bytes": 9, "gpu_used_bytes": 7}])
+
+
+def test_the_most_memory_of_a_rank_is_known_after_samples_were_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "MOST_SAMPLES", 4)
+    one = RunHistory(tmp_path)
+    for sizes in ([5, 6, 5], [7, 9, 5]):
+        add(tmp_path / "metrics.jsonl", *({"ranks": [{"rank": 0, "rss_bytes": size}]} for size in sizes))
+        one.update()
+    assert (len(one.samples.lines), one.peaks("rss_bytes")) == (3, {0: 9})

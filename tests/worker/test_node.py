@@ -15,7 +15,8 @@ from tests.running import ROOT
 from zlaunch.hosts.agent.channel import Channel
 from zlaunch.hosts.machine.ports import free_port
 from zlaunch.rundir.record import OrderRecord
-from zlaunch.worker.node import _Node, check_reachable
+from zlaunch.secrets import SECRET
+from zlaunch.worker.node import NUMBER, TOKEN, _Node, check_reachable
 
 SILENT = ("127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5")
 REACH = """
@@ -100,3 +101,29 @@ def test_a_run_directory_is_as_private_on_every_host(
     _Node(Channel(*os.pipe()), order).prepare()
     assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == mode
     assert (tmp_path / "run" / "job.json").read_text() == "{}"
+
+
+def test_a_launcher_gets_the_variables_of_its_order_and_no_secret_of_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (NUMBER, SECRET, TOKEN):
+        monkeypatch.setenv(name, "aB3dE5gH7jK9m")
+    show = "import json, os; print(json.dumps(dict(os.environ)))"
+    order: OrderRecord = {
+        "run_directory": str(tmp_path),
+        "argv": [sys.executable, "-c", show],
+        "environment": {"NCCL_DEBUG": "INFO"},
+        "shielded": False,
+        "ranks": [],
+    }
+    program = """
+import json, os, sys
+from zlaunch.hosts.agent.channel import Channel
+from zlaunch.worker.node import _Node
+with open("log", "wb") as log:
+    sys.exit(_Node(Channel(*os.pipe()), json.loads(sys.argv[1])).run(log))
+"""
+    own = [sys.executable, "-c", program, json.dumps(order)]
+    subprocess.run(own, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
+    got = json.loads((tmp_path / "log").read_text())
+    assert (got["NCCL_DEBUG"], {NUMBER, SECRET, TOKEN} & got.keys()) == ("INFO", set())

@@ -92,6 +92,19 @@ def test_a_signal_to_the_reaper_alone_reaches_the_program(job: Job, tmp_path: Pa
     assert (tmp_path / "log").read_text() == "SIGHUP\n"
 
 
+def test_a_signal_that_zlaunch_was_started_to_ignore_does_not_reach_the_program(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as `nohup` does
+    try:
+        job = Job(tmp_path)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    job.send("reaper", signal.SIGHUP)
+    time.sleep(0.3)
+    (tmp_path / "go").touch()
+    assert job.ends() == "0"
+    assert (tmp_path / "log").read_text() == "\n"
+
+
 def test_a_program_whose_zlaunch_is_killed_is_stopped_and_cleaned_up(job: Job, tmp_path: Path) -> None:
     job.send("zlaunch", signal.SIGKILL)
     job.ends()

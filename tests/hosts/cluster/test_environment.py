@@ -222,3 +222,10 @@ def test_a_launcher_inside_does_not_take_these_variables_for_its_own() -> None:
         {**PET, **TORCHRUN, **OPEN_MPI, "NCCL_DEBUG": "INFO", "SLURM_JOB_ID": "1"}
     )
     assert left == {"NCCL_DEBUG": "INFO", "SLURM_JOB_ID": "1"}
+
+
+def test_the_port_that_a_script_has_set_is_that_of_its_steps_and_otherwise_each_step_has_its_own() -> None:
+    steps = [{**STEP, "MASTER_PORT": "6105"}, STEP, {**STEP, "SLURM_STEP_ID": "1"}]
+    members = [detect_cluster(step) for step in steps]
+    ports = [member.port for member in members if isinstance(member, Member)]
+    assert (len(ports), ports[0], len({*ports})) == (3, 6105, 3)

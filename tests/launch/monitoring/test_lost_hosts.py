@@ -1,11 +1,14 @@
 """The launcher's log of a job over pdsh says which host is lost, and never by what a rank ended with."""
 
+import signal
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.launch.test_plan import DEFAULTS, HOSTS
+from tests.making import over_ssh
+from zlaunch.hosts.cluster.topology import Host
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.make_plan import make_plan
 from zlaunch.launch.monitoring import lost_hosts
@@ -57,3 +60,19 @@ def test_a_status_without_a_word_waits_for_the_record_of_a_rank(
     assert lost(plan, ENDED) is None
     monkeypatch.setattr(lost_hosts, "RECORD_SECONDS", -1.0)
     assert lost(plan, ENDED) == "`ssh` ended with status 255"
+
+
+def test_a_host_is_found_by_the_name_that_slurm_has_for_it_which_has_no_domain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "NodeName=w1 CPUTot=1 State=DOWN* Reason=Not responding [slurm@2026-11-25T03:21:08]"
+    (tmp_path / "scontrol").write_text(f'#!/bin/sh\n[ "$4" = w0,w1 ] && echo "{said}"\n')
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    hosts = over_ssh(Host("w0.cluster.org", (0,)), Host("w1.cluster.org", (0,)))
+    layout = RunDir(tmp_path / "run")
+    layout.ranks.mkdir(parents=True)
+    plan = make_plan(replace(DEFAULTS, topology=hosts, layout=layout))
+    assert LostHosts(plan).ended_job(signal.SIGTERM, {"SLURM_JOB_ID": "7"})
+    record = read_record(layout.node_record(1), NodeRecord)
+    assert (record["host"], record["said"]) == ("w1.cluster.org", "DOWN*, Not responding")

@@ -5,6 +5,7 @@ import signal
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -15,12 +16,14 @@ from tests.making import script
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.job.spec import JobSpec, PreemptOptions
 from zlaunch.launch.make_plan import make_plan
+from zlaunch.launch.monitoring import preemption
 from zlaunch.launch.monitoring.preemption import (
     LATENCY_SECONDS,
     SHARED_LATENCY_SECONDS,
     SaveAndStop,
     save_step,
 )
+from zlaunch.launch.monitoring.progress import no_progress
 from zlaunch.launch.time_limit import TimeLimit
 from zlaunch.rundir.layout import RunDir
 
@@ -88,3 +91,42 @@ def test_nobody_has_more_time_to_save_than_until_the_time_limit(tmp_path: Path) 
         found = saving.evidence()
         assert found is not None
         assert found.within == pytest.approx(within, abs=5)
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, which stands still until a test changes it."""
+    now = [1000.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0])
+    monkeypatch.setattr(preemption, "time", clock)
+    return now
+
+
+def test_a_preemption_leaves_no_more_time_to_a_save_that_was_asked_for_before(
+    tmp_path: Path, now: list[float]
+) -> None:
+    ended = list[float]()
+    plan = make_plan(facts_of(JobSpec(Path("train.py")), script(), layout=RunDir(tmp_path)))
+    options = PreemptOptions(on_preempt="save")
+    saving = SaveAndStop(plan, options, {}, lambda: ended.append(now[0]), LaunchView())
+    saving._why_not = "it cannot"
+    saving.on_signal(signal.SIGUSR1)
+    now[0] += 10.0
+    saving.on_signal(signal.SIGTERM)
+    last = now[0] + options.seconds(is_preempted=True)
+    for now[0] in (last - 1.0, last + 1.0):
+        saving.tick(no_progress(now[0]))
+    assert ended == [last + 1.0]
+
+
+def test_the_time_that_a_save_had_is_told_as_it_was_in_the_end(tmp_path: Path, now: list[float]) -> None:
+    plan = make_plan(facts_of(JobSpec(Path("train.py")), script(), layout=RunDir(tmp_path)))
+    options = PreemptOptions(on_preempt="save")
+    saving, within = SaveAndStop(plan, options, {}, lambda: None, LaunchView()), []
+    for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGTERM):
+        saving.on_signal(number)
+        now[0] += 10.0
+        found = saving.evidence()
+        within.append(found and found.within)
+    preempted = options.seconds(is_preempted=True)
+    assert within == [options.seconds(is_preempted=False), 10.0 + preempted, 10.0 + preempted]

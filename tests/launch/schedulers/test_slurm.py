@@ -158,6 +158,13 @@ def test_the_exit_status_of_a_job_is_that_of_its_end(state: str, code: str, stat
     )
 
 
+@pytest.mark.parametrize(("restarts", "log"), [(0, None), (2, Path("/here/runs/slurm 7.log"))])
+def test_a_job_that_waits_has_a_log_only_after_its_first_start(restarts: int, log: Path | None) -> None:
+    record = RECORD.format(state="PENDING", reason="BeginTime", code="0:0")
+    found = slurm._status_of_record(record.replace("Restarts=0", f"Restarts={restarts}"), request())
+    assert (found.restarts, found.output) == (restarts, log)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

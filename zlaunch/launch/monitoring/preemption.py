@@ -7,6 +7,7 @@ step that no rank has ended when all ranks have read the request.
 import signal
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from zlaunch.checkpoint.summary import Summary
 from zlaunch.diagnosis.evidence import SaveEvidence
@@ -106,8 +107,9 @@ class SaveAndStop:
         within = self._options.seconds(is_preempted=number != SAVES)
         if self._request is None:
             self._ask(signal.Signals(number).name, within)
-        elif number != SAVES:
-            self._deadline = min(self._deadline, time.monotonic() + within)
+        elif number != SAVES and (deadline := time.monotonic() + within) < self._deadline:
+            taken = self._request.within - (self._deadline - deadline)
+            self._deadline, self._request = deadline, replace(self._request, within=taken)
         return True
 
     @property

@@ -13,8 +13,8 @@ import pytest
 
 from tests.irregular import KINDS, within
 from tests.running import ROOT
-from zlaunch.errors import InputMissing, Unavailable
-from zlaunch.files import identities, read_regular, require_directory, write_back, write_new, write_whole
+from zlaunch.errors import Unavailable
+from zlaunch.files import identities, read_regular, why_not_directory, write_back, write_new, write_whole
 
 LIMIT_BYTES = 1000
 
@@ -66,8 +66,7 @@ def test_a_file_in_the_place_of_a_directory_is_told_from_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a").touch()
-    with pytest.raises(InputMissing, match=said):
-        require_directory(Path(name))
+    assert why_not_directory(Path(name)) == said
 
 
 def test_a_pipe_is_called_a_pipe(tmp_path: Path) -> None:

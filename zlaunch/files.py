@@ -160,15 +160,13 @@ def nearest(path: Path) -> Path:
     return existing
 
 
-def require_directory(path: Path) -> None:
-    """Raise InputMissing for what is no directory."""
-    from zlaunch.errors import InputMissing  # keeps imports of the ranks fast
-
+def why_not_directory(path: Path) -> str | None:
+    """Say why nothing can be found in a directory; None if it is one."""
     if path.is_dir():
-        return
+        return None
     if os.path.lexists(path):
-        raise InputMissing(f"`{path}` is not a directory")
-    raise InputMissing(f"there is no directory `{path}`")
+        return f"`{path}` is not a directory"
+    return f"there is no directory `{path}`"
 
 
 def why_not_writable(directory: Path) -> str | None:

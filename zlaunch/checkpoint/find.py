@@ -10,7 +10,7 @@ from typing import Any
 
 from zlaunch.checkpoint.engine_files import EngineFiles, engine_files
 from zlaunch.errors import InputMissing
-from zlaunch.files import read_regular, require_directory
+from zlaunch.files import read_regular, why_not_directory
 from zlaunch.frozen import dataclass
 
 LATEST = "latest"
@@ -130,7 +130,8 @@ def checkpoints_at(folder: Path) -> list[CheckpointFolder]:
     """Find them as `find` does. Raise InputMissing if there are none."""
     if checkpoints := find(folder):
         return checkpoints
-    require_directory(folder)
+    if (why := why_not_directory(folder)) is not None:
+        raise InputMissing(why)
     raise InputMissing(f"there is no checkpoint in `{folder}`", "name the directory that was saved to")
 
 

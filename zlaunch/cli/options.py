@@ -6,7 +6,6 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from zlaunch import console
 from zlaunch.errors import WrongUsage
 
 MOST_GPUS, MOST_NODES, MOST_SAMPLES, MOST_TOKENS, MOST_BATCH = 1 << 10, 1 << 17, 1 << 20, 1 << 27, 1 << 30
@@ -159,22 +158,11 @@ Runner = Annotated[
     typer.Option("--for", help='Program that reads the file and fills in "auto" (default: trainer).'),
 ]
 
-
-def _say_if_newer(text: str | None) -> str | None:
-    """Say for what a release is taken that zlaunch does not know yet."""
-    from zlaunch.dsconfig.releases import newer_than_known  # few commands are about a release
-
-    if text is not None and (remark := newer_than_known(text)) is not None:
-        console.say(remark)
-    return text
-
-
 Release = Annotated[
     str | None,
     typer.Option(
         "--deepspeed",
         metavar="RELEASE",
-        callback=_say_if_newer,
         help="DeepSpeed release, such as 0.16 (default: the installed one).",
         autocompletion=completed("releases"),
     ),

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from zlaunch.dsconfig.releases import Release, last_patch, release
+from zlaunch import console
+from zlaunch.dsconfig.releases import Release, last_patch, newer_than_known, release
 from zlaunch.hosts.machine.interpreter import installed_stack
 from zlaunch.job.stack import SoftwareStack
 
@@ -13,6 +14,8 @@ def asked_release(text: str | None, stack: SoftwareStack | None = None) -> Relea
     `stack` is that of another Python than zlaunch's own.
     """
     if text is not None:
+        if (remark := newer_than_known(text)) is not None:
+            console.say(remark)
         return release(text)
     return (stack or installed_stack()).deepspeed
 

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from zlaunch.errors import InputMissing, Unavailable, WrongUsage
-from zlaunch.files import require_directory
+from zlaunch.files import why_not_directory
 from zlaunch.rundir.layout import RUNS, RunDir
 from zlaunch.rundir.read import read_record
 from zlaunch.rundir.record import SecretsRecord, StartRecord
@@ -26,10 +26,10 @@ def all_runs(directory: Path | None) -> list[Path]:
     There are none if nothing was ever run.
     """
     folder = RUNS if directory is None else directory
-    if directory is not None:
-        require_directory(directory)
-    elif not folder.is_dir():
-        return []
+    if (why := why_not_directory(folder)) is not None:
+        if directory is None:
+            return []
+        raise InputMissing(why)
     roots = [root for root in folder.iterdir() if not root.name.startswith(".") and _is_run(root)]
     return sorted(roots, key=lambda root: (_started(root), root.name), reverse=True)
 

@@ -11,7 +11,8 @@ from zlaunch.checkpoint.summary import summarize
 from zlaunch.cli.options import AsJson
 from zlaunch.cli.views.checkpoint import members, problem_lines, table, typed
 from zlaunch.cli.views.dump import to_json
-from zlaunch.files import require_directory
+from zlaunch.errors import InputMissing
+from zlaunch.files import why_not_directory
 
 
 def list_checkpoints(
@@ -22,7 +23,8 @@ def list_checkpoints(
 
     Directories below it are searched, too: `outputs` finds `outputs/run-3/checkpoint-500`.
     """
-    require_directory(folder)
+    if (why := why_not_directory(folder)) is not None:
+        raise InputMissing(why)
     checkpoints = list(map(summarize, find(folder)))
     if as_json:
         console.data(to_json(list(map(members, checkpoints))))

@@ -32,7 +32,7 @@ def as_wrong_usage(error: Any, words: Sequence[str] = ()) -> WrongUsage:
         elsewhere = _of_others(context, error.option_name, words)
         return no_such_option(command, error.option_name, error.possibilities, elsewhere)
     if said.startswith("Missing"):
-        return WrongUsage(f"`{command}` needs {_compared(context, parameter) or name}", hint)
+        return WrongUsage(f"`{command}` needs {_pair(context, parameter) or name}", hint)
     if name:
         return _wrong_value(name, error.message.removeprefix("Value error, "), hint)  # as pydantic begins
     if (extra := re.search(_EXTRA, said)) is not None:
@@ -54,7 +54,7 @@ def no_such_option(
     return WrongUsage(f"{command} has no option `{name}`", hint)
 
 
-def _compared(context: Any, parameter: Any) -> str | None:
+def _pair(context: Any, parameter: Any) -> str | None:
     """Name the two things that a command compares; None for any other."""
     if context is None or parameter is None:
         return None

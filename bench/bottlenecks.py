@@ -51,7 +51,7 @@ class Net(GPT2LMHeadModel):
         self.num_passes += 1
         time.sleep(MADE["of_a_pass"])
         if RANK == MADE["slow_rank"] or self.num_passes > MADE["jumps_after"]:
-            time.sleep(0.1)
+            time.sleep(MADE["slower_by"])
         return super().forward(input_ids, labels=labels)
 
 
@@ -110,6 +110,7 @@ HEALTHY: dict[str, Any] = {
     "of_a_pass": 0.0,
     "of_an_update": 0.0,
     "slow_rank": -1,
+    "slower_by": 0.1,
     "jumps_after": 1 << 30,
     "saves_every": 0,
     "checkpointing": False,
@@ -166,7 +167,9 @@ BOTTLENECKS = {
     "checkpoints too often": Bottleneck(
         "saves-often", {"saves_every": 2, "steps": 40, "length": 64, "width": 512}
     ),
-    "jump at step 30": Bottleneck("slower-steps", {"jumps_after": 30}, says="from step 31 on"),
+    "jump at step 30": Bottleneck(
+        "slower-steps", {"jumps_after": 30, "slower_by": 0.4}, says="from step 31 on"
+    ),
 }
 HEALTHY_JOB = Bottleneck(None, {"length": 512}, bucket=500_000_000)
 """Its ranks compute long and communicate seldom: with smaller buckets, communication is a bottleneck."""

@@ -67,13 +67,15 @@ def measure(task: dict[str, Any], device: Device) -> dict[str, Any]:
     """Run a task; return the peaks of each phase and the optimizer's class."""
     from pydantic import TypeAdapter
 
+    from zlaunch.estimate.rehearsal.training import base_optimizer
+
     rank = Rank(TypeAdapter(Workload).validate_python(task["workload"]), device)
     device.begin()
     gc.disable()  # garbage is collected at the end of each phase
     fill = random_blocks if task["run"] == "time" else zeros
     rank.initialize(fill)
     found = TASKS[task["run"]](rank, Path(task["checkpoint"]))
-    return {"phases": device.end(), "optimizer": type(rank.engine.optimizer).__name__, **(found or {})}
+    return {"phases": device.end(), "optimizer": type(base_optimizer(rank.engine)).__name__, **(found or {})}
 
 
 @dataclass

@@ -20,6 +20,8 @@ def test_every_command_of_the_page_does_what_it_says(saved: Path, tmp_path: Path
     checkpoint = trainers(tmp_path / "outputs", 500, saved / "zero2")
     shutil.copytree(saved / "adapters" / "lora1-alone", tmp_path / "outputs" / "lora")
     shutil.copytree(saved / "adapters" / "base", tmp_path / "base")
+    (tmp_path / "my-config").mkdir()
+    (tmp_path / "my-config" / "config.json").write_text('{"architectures": ["Own"]}')
     shutil.copy(RECIPE, tmp_path / "train.py")
     commands = re.findall(
         r"^    (zlaunch .*)$", (ROOT / "docs" / "checkpoints.md").read_text("utf-8"), re.MULTILINE

@@ -25,6 +25,14 @@ def files(folder: Path, **program: Any) -> RunFiles:
     return RunFiles(folder / "run").holding(job={"working_directory": str(folder)}, programs=programs)
 
 
+def said_at_end(saved: Path, run: RunFiles, asked: str) -> str:
+    """Say what resumes from out/checkpoint-9 of the working directory, for a run that was asked for like this."""
+    trainers(Path("out").absolute(), 9, saved / "zero2")
+    run.job["asked"] = ["/bin/zlaunch", *asked.split()]
+    ((_, said),) = saved_rows(saved_by_run(run))
+    return said
+
+
 def test_the_newest_complete_checkpoint_is_found_from_the_last_that_was_saved(
     saved: Path, tmp_path: Path
 ) -> None:
@@ -146,10 +154,7 @@ def test_the_command_that_resumes_is_the_one_that_was_typed(
     asked: str, typed: str, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    trainers(tmp_path / "out", 9, saved / "zero2")
-    run = files(tmp_path, saved_checkpoint="out/checkpoint-9")
-    run.job["asked"] = ["/bin/zlaunch", *asked.split()]
-    ((_, said),) = saved_rows(saved_by_run(run))
+    said = said_at_end(saved, files(tmp_path, saved_checkpoint="out/checkpoint-9"), asked)
     assert said.startswith(f"`zlaunch train {typed}` resumes from step 9")
 
 
@@ -166,11 +171,9 @@ def test_a_run_that_loaded_a_universal_checkpoint_resumes_from_its_own_without_t
     asked: str, typed: str, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    trainers(tmp_path / "out", 9, saved / "zero2")
     run = files(tmp_path, saved_checkpoint="out/checkpoint-9")
     run = run.holding(config={"checkpoint": {"load_universal": True}})
-    run.job["asked"] = ["/bin/zlaunch", "train", *asked.split()]
-    ((_, said),) = saved_rows(saved_by_run(run))
+    said = said_at_end(saved, run, f"train {asked}")
     assert said.startswith(f"`zlaunch train --resume out/checkpoint-9 {typed}` resumes from step 9")
 
 

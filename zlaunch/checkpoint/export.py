@@ -8,6 +8,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,13 +102,13 @@ class ModelExport:
         classes = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
         return next(iter(classes), "AutoModel")
 
-    @property
+    @cached_property
     def config(self) -> Mapping[str, Any]:
         """The config.json of the model; empty without one."""
         file = self.companions.get("config.json")
         return {} if file is None else read_object(file)
 
-    @property
+    @cached_property
     def unlike_model(self) -> str | None:
         """What the weights lack of the model that config.json describes; None if nothing is certain."""
         return unlike_config(self.config, {weight.name: weight.shape for weight in self.weights})

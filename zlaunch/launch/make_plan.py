@@ -271,10 +271,11 @@ def _client_optimizer(facts: JobFacts, config: ResolvedConfig) -> Iterator[Findi
         return
     recipe = recipe_of(facts.script.path)
     for finding in check_client_optimizer(own.name, own.place, config.config):
-        if recipe is not None:
+        if recipe is None:
+            yield finding
+        else:
             copied = f"`zlaunch recipes copy {recipe.name}` copies the recipe; in the copy, {finding.hint}"
-            finding = replace(finding, hint=copied)  # noqa: PLW2901 - the same finding
-        yield finding
+            yield replace(finding, hint=copied)
 
 
 def _optimizer(facts: JobFacts, args: TrainerArgs) -> Iterator[Finding]:

@@ -30,7 +30,11 @@ settings.load_profile("same-every-time")
 
 
 PROGRAM = "program"
-"""The marker of a test that no other part has, and that is slow, nearly always because it starts a program."""
+"""The marker of a test that no other part has, and that is slow, nearly always because it starts a program.
+
+What was recorded as slow has it. A file whose tests share something slow, the import of torch for instance, says so
+itself, since the first one to run waits for it.
+"""
 
 
 IMPORTED = pytest.StashKey[set[str]]()
@@ -67,7 +71,8 @@ def part_of(item: pytest.Item) -> str:
         return "deaths" if item.nodeid.startswith("tests/deaths/") else "jobs"
     if unit_of(item.nodeid) == PACKAGES:
         return PACKAGES
-    return PROGRAM if SECONDS.get(item.nodeid, 0) >= RECORDED_FROM else "fast"
+    is_slow = item.get_closest_marker(PROGRAM) or SECONDS.get(item.nodeid, 0) >= RECORDED_FROM
+    return PROGRAM if is_slow else "fast"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Units | None:

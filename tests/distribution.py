@@ -23,7 +23,7 @@ IMPORTS_PACKAGES = (
 )
 DEATHS = "tests/deaths/test_deaths.py"
 DURATIONS = Path(__file__).with_name("durations.json")
-RECORDED_FROM = 0.3
+RECORDED_FROM = 0.2
 """Tests that took so many seconds are recorded; the others are fast."""
 MOST_CALLED_FOR = 60
 """Seconds, on one worker, of the tests marked `full` that a change calls for."""

@@ -8,6 +8,8 @@ from mkdocs.config import load_config
 from tests.running import ROOT
 from tools.site import typed
 
+pytestmark = pytest.mark.program
+
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:

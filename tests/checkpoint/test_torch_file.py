@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from tests.running import ROOT, run
 from zlaunch.checkpoint.torch_file import Archive, BadArchive, Tensor, Unknown
 
+pytestmark = pytest.mark.program
+
 DTYPES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "uint8", "bool", "float8_e4m3fn")
 
 

@@ -47,7 +47,7 @@ def webhook() -> Iterator[tuple[str, list[Any]]]:
         def log_message(self, *_: object) -> None: ...
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.serve_forever)
+        thread = Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}", got
         server.shutdown()

@@ -1,5 +1,9 @@
 """The references for optimizers that torch has not."""
 
+import pytest
+
+pytestmark = pytest.mark.program
+
 
 def test_lion_moves_each_weight_by_the_learning_rate_and_none_without_a_gradient() -> None:
     import torch

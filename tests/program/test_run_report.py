@@ -15,6 +15,8 @@ from tests.running import zlaunch
 from zlaunch.cli.views.run_page import page as page_of
 from zlaunch.units import brief, memory
 
+pytestmark = pytest.mark.program
+
 MOST_SECONDS = 1.0
 """Until a page of 10,000 steps is drawn."""
 TRIES = 5

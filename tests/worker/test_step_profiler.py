@@ -14,6 +14,8 @@ import pytest
 from zlaunch.rundir.layout import RunDir
 from zlaunch.worker.hook.step_profiler import StepProfiler
 
+pytestmark = pytest.mark.program
+
 PROGRAM = """
 import sys, time
 from pathlib import Path

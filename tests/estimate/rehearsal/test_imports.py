@@ -7,6 +7,8 @@ import pytest
 
 from zlaunch.estimate.rehearsal.imports import import_lazily
 
+pytestmark = pytest.mark.program
+
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:

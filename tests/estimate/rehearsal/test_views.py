@@ -2,8 +2,11 @@
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+pytestmark = pytest.mark.program
 
 SIZES = st.lists(st.sampled_from([-1, 0, 1, 2, 3, 4, 6, 12]), max_size=4).map(tuple)
 

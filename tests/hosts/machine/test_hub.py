@@ -23,7 +23,7 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
 

@@ -107,6 +107,14 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _lines_have_80_columns() -> Iterator[None]:
+    """Forget the width of the terminal that the tests are started from."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("COLUMNS", raising=False)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _no_fork_servers_are_left() -> Iterator[None]:
     yield
     end_servers()

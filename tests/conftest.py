@@ -107,10 +107,12 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _lines_have_80_columns() -> Iterator[None]:
-    """Forget the width of the terminal that the tests are started from."""
+def _no_terminal_and_no_job_around() -> Iterator[None]:
+    """Forget the terminal, and the job of Slurm, that the tests are started in."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("COLUMNS", raising=False)
+        for name in [*os.environ]:
+            if name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR") or name.startswith("SLURM_"):
+                patch.delenv(name)
         yield
 
 

@@ -107,6 +107,16 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _no_terminal_and_no_job_around() -> Iterator[None]:
+    """Forget the terminal, and the job of Slurm, that the tests are started in."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [*os.environ]:
+            if name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR") or name.startswith("SLURM_"):
+                patch.delenv(name)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _no_fork_servers_are_left() -> Iterator[None]:
     yield
     end_servers()

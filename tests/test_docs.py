@@ -3,15 +3,21 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from tests.running import ROOT, zlaunch
 from tests.test_learn import examples
-from tools import write_jobs, write_options
-from tools.write_defects import PAGE as DEFECTS_PAGE
-from tools.write_defects import page as defects_page
-from tools.write_errors import PAGE, page
+from tools import (
+    write_defects,
+    write_endings,
+    write_errors,
+    write_jobs,
+    write_models,
+    write_options,
+    write_systems,
+)
 from zlaunch.cli.views.findings import as_json, as_text
 from zlaunch.config.codes import ELSEWHERE, GENERAL
 from zlaunch.config.report import ReportOptions, inspect_config
@@ -27,6 +33,7 @@ PAGES = [
     ROOT / "CONTRIBUTING.md",
     *(ROOT / "docs").rglob("*.md"),
 ]
+WRITTEN = (write_defects, write_endings, write_errors, write_models, write_options, write_systems)
 SURFACE = [line.split() for line in (ROOT / "tests" / "surface.txt").read_text("utf-8").splitlines()]
 
 
@@ -79,12 +86,9 @@ def test_every_page_of_the_docs_is_listed_in_the_readme() -> None:
     assert linked == {str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")}
 
 
-def test_the_page_about_errors_is_the_one_that_the_rules_write() -> None:
-    assert PAGE.read_text("utf-8") == page(), "run `make docs`"
-
-
-def test_the_page_about_other_launchers_is_the_one_that_their_tables_write() -> None:
-    assert write_options.PAGE.read_text("utf-8") == write_options.page(), "run `make docs`"
+@pytest.mark.parametrize("tool", WRITTEN, ids=lambda tool: tool.PAGE.name)
+def test_a_page_that_is_written_from_tables_is_up_to_date(tool: ModuleType) -> None:
+    assert tool.PAGE.read_text("utf-8") == tool.page(), "run `make docs`"
 
 
 def test_the_page_about_other_launchers_has_a_command_of_each_program() -> None:
@@ -183,7 +187,3 @@ def run_files(layout: RunDir) -> Iterator[Path]:
     for name, kind in vars(RunDir).items():
         if type(kind).__name__ == "_Below":
             yield getattr(layout, name)
-
-
-def test_the_known_defects_in_the_docs_are_those_of_the_table() -> None:
-    assert DEFECTS_PAGE.read_text("utf-8") == defects_page(), "run `make docs`"

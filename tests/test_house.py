@@ -69,6 +69,11 @@ def test_frozen_dataclasses_are_declared_in_one_way() -> None:
     assert [file for file in MODULES if slow.search(file.read_text())] == []
 
 
+def test_no_string_is_unpacked_into_its_characters() -> None:
+    """As in `*("name")`, which lacks the comma of a tuple."""
+    assert [file for file in MODULES if re.search(r'\*\(\s*"[^"]*"\s*\)', file.read_text())] == []
+
+
 def test_one_room_prints() -> None:
     printers = {
         str(file.relative_to(PACKAGE))

@@ -11,8 +11,8 @@ PAGE: Final = Path(__file__).parent.parent / "docs" / "known-defects.md"
 
 HEAD: Final = """# Known defects of releases
 
-Releases of DeepSpeed, accelerate and transformers since 2024 that train something else than the config says,
-hang or fail with it. `make docs` generates this page from
+Releases of DeepSpeed, accelerate and transformers since 2024 that train something other than what the config
+says, hang or fail with it. `make docs` generates this page from
 [known_defects.json](../zlaunch/dsconfig/known_defects.json).
 
 `zlaunch config validate`, `train`, `plan`, `check` and `doctor` report those that the job at hand meets, as

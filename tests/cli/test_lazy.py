@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import typer
 
+from tests.running import ROOT
 from zlaunch.cli import COMMANDS, program
 from zlaunch.cli.lazy import OTHER_NAMES, LazyCommand, LazyGroup
 from zlaunch.errors import WrongUsage
@@ -82,6 +83,7 @@ def test_the_help_of_a_command_imports_that_command_only() -> None:
 def test_the_shell_completes_commands_and_their_options(
     words: str, answer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(ROOT)
     monkeypatch.setenv("_ZLAUNCH_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", words)
     monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))

@@ -1,9 +1,5 @@
-from tools.write_endings import PAGE, page
+from tools.write_endings import PAGE
 from zlaunch.diagnosis.diagnose import SIGNATURES
-
-
-def test_the_page_about_endings_is_the_one_that_the_signatures_write() -> None:
-    assert PAGE.read_text("utf-8") == page(), "run `make docs`"
 
 
 def test_every_code_stands_on_the_page_once() -> None:

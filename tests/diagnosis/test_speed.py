@@ -112,7 +112,9 @@ def test_one_slow_rank_is_named_with_what_it_spends_longer_in() -> None:
 def test_a_slow_rank_on_another_gpu_model_is_slow_because_of_it() -> None:
     ranks = [rank(0, {phases.COMMUNICATION: 0.09}, device="A100")]
     ranks.append(rank(1, {phases.BACKWARD: 0.146}, device="RTX 3090"))
-    assert "it has a RTX 3090, the others a A100" in only(speed_losses(evidence(*ranks))).verdict.facts
+    assert (
+        "its GPU is RTX 3090, that of the others A100" in only(speed_losses(evidence(*ranks))).verdict.facts
+    )
 
 
 def test_a_rank_that_waits_for_its_data_is_a_slow_rank_and_not_communication() -> None:

@@ -4,7 +4,6 @@ import re
 from typing import Any
 
 from tests.each import each
-from tools.write_models import PAGE, page
 from zlaunch.job.model import HUB_ID
 from zlaunch.job.public_models import (
     PublicModel,
@@ -92,7 +91,3 @@ def test_a_name_that_is_close_to_a_bundled_one_is_recognized(typed: str, meant: 
 )
 def test_a_size_is_answered_with_bundled_models_of_that_size(size: str, name: str | None) -> None:
     assert next(iter(public_of_size(size)), None) == name
-
-
-def test_the_page_about_bundled_models_is_the_one_that_the_data_write() -> None:
-    assert PAGE.read_text("utf-8") == page(), "run `make docs`"

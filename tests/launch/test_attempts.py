@@ -4,6 +4,8 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from tests.facts import facts_of
 from tests.resume.resuming import LOOP
 from zlaunch.checkpoint.find import CheckpointFolder, SavedBy
@@ -20,8 +22,11 @@ from zlaunch.resume.handover import Resumption, checkpoint_handover
 from zlaunch.rundir.layout import RunDir
 
 
-def test_an_attempt_after_one_that_saved_nothing_begins_where_the_first_one_did(tmp_path: Path) -> None:
-    folder = tmp_path / "kept" / "global_step3"
+def test_an_attempt_after_one_that_saved_nothing_begins_where_the_first_one_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = Path("kept", "global_step3")
     checkpoint = CheckpointFolder(folder, SavedBy.ENGINE, folder)
     saved = Summary(checkpoint, 1, (), (), 3, 2, "bf16", has_optimizer=True, fits_all_stages=False)
     job = JobSpec(

@@ -6,8 +6,6 @@ import shlex
 from pathlib import Path
 
 from tests.running import zlaunch
-from zlaunch.job.spec import JobSpec
-from zlaunch.launch.no_ssh import as_member
 
 HOSTFILE = "ann@w0 slots=2 port=2222 addr=10.0.0.1\nw1:4  # the large one\n"
 
@@ -89,10 +87,3 @@ def test_a_node_that_is_none_of_the_hosts_is_refused(tmp_path: Path) -> None:
 def test_a_node_rank_alone_is_refused(tmp_path: Path) -> None:
     result = zlaunch("train", "--node-rank", "0", cwd=tmp_path)
     assert (result.status, "add `--no-ssh`" in result.err) == (2, True)
-
-
-def test_other_nodes_connect_to_the_first_at_the_address_of_its_line(tmp_path: Path) -> None:
-    (tmp_path / "hosts").write_text(HOSTFILE)
-    job = JobSpec(tmp_path / "train.py", hostfile=tmp_path / "hosts")
-    _, member = as_member(job, 1)
-    assert (member.number, member.count, member.address, member.slots) == (1, 2, "10.0.0.1", 4)

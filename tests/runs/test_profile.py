@@ -40,7 +40,7 @@ def test_steps_that_were_done_before_a_run_are_told_with_the_command_for_others(
 
 
 def test_an_option_that_is_not_in_the_command_line_is_named_alone(tmp_path: Path) -> None:
-    note = profile_note(run(tmp_path, 20, asked=["zlaunch", "train", "train.py"]))
+    note = profile_note(run(tmp_path, 20, asked=["zlaunch", "train", "train.py", "--", "--profile", "1"]))
     assert str(note).endswith("began at step 20: `--profile 21-23`")
 
 

@@ -52,6 +52,7 @@ python3 -m pip list --format=freeze
 which gcc && uname -a
 command -v git
 hostname -I
+whoami
 dpkg -l libaio-dev
 ffmpeg -i pipe:0 -ac 1 -f f32le pipe:1
 """.strip().splitlines()

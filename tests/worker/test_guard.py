@@ -55,7 +55,7 @@ def test_records_that_cannot_be_written_do_not_show_that_a_launcher_was_killed(t
 
 IMPATIENT = """
 from zlaunch.worker import guard
-guard.GRACE_SECONDS = 0.2
+guard.LAUNCHER_SECONDS = 0.2
 guard.end_like(guard.main(guard.RunDir(guard.Path(guard.sys.argv[1])), guard.sys.argv[2:]))
 """
 

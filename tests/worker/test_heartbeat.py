@@ -19,20 +19,22 @@ from zlaunch.worker.hook.own_file import FIRST_DESCRIPTOR
 values = st.none() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=400)
 
 
-@pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("pulse") / "rank-0.pulse.json"
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "rank-0.pulse.json"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def pulse(file: Path) -> Heartbeat:
     return Heartbeat(file)
 
 
 @given(st.lists(st.dictionaries(st.sampled_from(["step", "loss", "tokens", "note"]), values), max_size=4))
 def test_the_file_always_says_what_was_noted_last(
-    pulse: Heartbeat, file: Path, notes: list[dict[str, object]]
+    tmp_path_factory: pytest.TempPathFactory, notes: list[dict[str, object]]
 ) -> None:
+    file = tmp_path_factory.mktemp("pulse") / "rank-0.pulse.json"
+    pulse = Heartbeat(file)
     for facts in notes:
         pulse.enter(phases.FORWARD, **facts)
         found = json.loads(file.read_text())

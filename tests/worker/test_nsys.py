@@ -82,6 +82,7 @@ def test_without_nsys_or_without_a_gpu_to_tell_it_the_steps_nothing_is_started(
     asked: str, why: str, tmp_path: Path
 ) -> None:
     (tmp_path / "x.py").write_text("import deepspeed\n")
-    result = zlaunch("train", "x.py", "--gpus", "1", "--profile", asked, cwd=tmp_path)
+    env = {"PATH": str(tmp_path), "DS_ACCELERATOR": "cpu"}
+    result = zlaunch("train", "x.py", "--gpus", "1", "--profile", asked, cwd=tmp_path, env=env)
     assert (result.status, why in result.err) == (69, True)
     assert not (tmp_path / "runs").exists()

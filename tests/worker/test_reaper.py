@@ -23,15 +23,14 @@ print(child.wait(lambda: None), flush=True)
 
 PROGRAM = """
 import json, os, signal, subprocess, sys, time
-told = []
-signal.signal(signal.SIGHUP, lambda *_: told.append("SIGHUP"))
+for number in (signal.SIGHUP, signal.SIGINT):
+    signal.signal(number, lambda number, _: print(signal.Signals(number).name, flush=True))
 daemon = subprocess.Popen(["setsid", "sleep", "1000"])
 pids = {"program": os.getpid(), "reaper": os.getppid(), "daemon": daemon.pid}
 open("pids.partial", "w").write(json.dumps(pids))
 os.rename("pids.partial", "pids")
 while not os.path.exists("go"):
     time.sleep(0.02)
-print(*told, flush=True)
 """
 
 
@@ -52,6 +51,13 @@ class Job:
 
     def send(self, name: str, number: int) -> None:
         os.kill(self.zlaunch.pid if name == "zlaunch" else self.processes[name].pid, number)
+
+    def is_told(self, number: signal.Signals) -> None:
+        """Wait until the program has got a signal."""
+        deadline = time.monotonic() + 30
+        while number.name not in (self.folder / "log").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
 
     def ends(self) -> str:
         """Wait for the end of all its processes, and return what zlaunch said of the program."""
@@ -86,10 +92,9 @@ def test_a_program_under_the_reaper_ends_by_its_own_signal(job: Job, number: sig
 
 def test_a_signal_to_the_reaper_alone_reaches_the_program(job: Job, tmp_path: Path) -> None:
     job.send("reaper", signal.SIGHUP)
-    time.sleep(0.3)
+    job.is_told(signal.SIGHUP)
     (tmp_path / "go").touch()
     assert job.ends() == "0"
-    assert (tmp_path / "log").read_text() == "SIGHUP\n"
 
 
 def test_a_signal_that_zlaunch_was_started_to_ignore_does_not_reach_the_program(tmp_path: Path) -> None:
@@ -98,11 +103,12 @@ def test_a_signal_that_zlaunch_was_started_to_ignore_does_not_reach_the_program(
         job = Job(tmp_path)
     finally:
         signal.signal(signal.SIGHUP, before)
-    job.send("reaper", signal.SIGHUP)
-    time.sleep(0.3)
+    for number in (signal.SIGHUP, signal.SIGINT):
+        job.send("reaper", number)
+    job.is_told(signal.SIGINT)
     (tmp_path / "go").touch()
     assert job.ends() == "0"
-    assert (tmp_path / "log").read_text() == "\n"
+    assert (tmp_path / "log").read_text() == "SIGINT\n"
 
 
 def test_a_program_whose_zlaunch_is_killed_is_stopped_and_cleaned_up(job: Job, tmp_path: Path) -> None:

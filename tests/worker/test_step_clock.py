@@ -2,7 +2,6 @@
 
 import sys
 import threading
-import time
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -18,10 +17,10 @@ names = st.sampled_from([*phases.STEPS, phases.SAVING])
 
 
 class Time:
-    """Stands for the module `time`; to read the clock takes a second."""
+    """Stands for the module `time`; to read the clock takes a second, in which the thread computes."""
 
     def __init__(self) -> None:
-        self.now = 0.0
+        self.now = self.slept = 0.0
 
     def perf_counter(self) -> float:
         self.now += 1
@@ -30,10 +29,14 @@ class Time:
     monotonic = perf_counter
 
     def thread_time(self) -> float:
-        return self.now
+        return self.now - self.slept
+
+    def compute(self, seconds: float) -> None:
+        self.now += seconds
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
+        self.slept += seconds
 
 
 @pytest.fixture
@@ -74,23 +77,23 @@ def test_communication_within_a_pass_is_no_time_of_the_pass(own_time: Time) -> N
     c10d = timed(clock, "torch.distributed.distributed_c10d", all_reduce=lambda: own_time.sleep(20))
     clock.enter_phase(phases.BACKWARD)
     c10d.all_reduce()
+    own_time.compute(50)
     clock.enter_phase(phases.TRAINING)
-    assert clock.spent[phases.COMMUNICATION] >= 20 > clock.spent[phases.BACKWARD]
+    assert 20 <= clock.spent[phases.COMMUNICATION] < 50 <= clock.spent[phases.BACKWARD] < 70
 
 
-def test_a_collective_that_waits_for_its_own_work_is_counted_once() -> None:
+def test_a_collective_that_waits_for_its_own_work_is_counted_once(own_time: Time) -> None:
     clock = StepClock()
 
     class Work:
         def wait(self) -> None:
-            time.sleep(0.02)
+            own_time.sleep(20)
 
     c10d = timed(clock, "torch.distributed.distributed_c10d", all_reduce=lambda: Work().wait(), Work=Work)
     clock.enter_phase(phases.BACKWARD)
-    began = time.perf_counter()
     c10d.all_reduce()
     clock.enter_phase(phases.TRAINING)
-    assert clock.spent[phases.COMMUNICATION] <= time.perf_counter() - began
+    assert 20 <= clock.spent[phases.COMMUNICATION] < 40
 
 
 def test_data_of_an_evaluation_belongs_to_the_evaluation() -> None:
@@ -250,17 +253,14 @@ def test_the_time_of_a_step_is_without_what_lies_between_steps(own_time: Time) -
         assert number < WARM_UP or 20 <= facts["step_seconds"] < 300  # type: ignore[operator]
 
 
-def test_a_thread_that_waits_for_others_is_as_busy_as_it_computes() -> None:
+def test_a_thread_that_waits_for_others_is_as_busy_as_it_computes(own_time: Time) -> None:
     clock = StepClock()
-    c10d = timed(clock, "torch.distributed.distributed_c10d", all_reduce=lambda: time.sleep(0.02))
+    c10d = timed(clock, "torch.distributed.distributed_c10d", all_reduce=lambda: own_time.sleep(5000))
     for _ in range(WARM_UP + 1):
         clock.enter_phase(phases.BACKWARD)
-        until = time.thread_time() + 0.01
-        while time.thread_time() < until:
-            pass
+        own_time.compute(3000)
+        own_time.sleep(1000)  # something else has the CPU
         c10d.all_reduce()
         clock.enter_phase(phases.TRAINING)
         facts = clock.step_ended()
-    busy: Any = facts["busy"]
-    parts: Any = facts["parts"]
-    assert busy * parts[phases.BACKWARD] == pytest.approx(0.01, rel=0.3)
+    assert facts["busy"] == pytest.approx(0.75, abs=0.01)

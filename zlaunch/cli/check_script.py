@@ -42,6 +42,6 @@ def check_first(job: JobSpec) -> ExitStatus:
         return ExitStatus.OK
     console.say(*lines_of(checked, rows_of_script(checked)))
     console.say_findings(checked.defects)
-    message = "not started, since it trains something else than plain torch"
+    message = "not started, since it trains something other than plain torch"
     console.show_error(ZlaunchError(message, "leave out `--check` to start it all the same"))
     return ExitStatus.REFUSED

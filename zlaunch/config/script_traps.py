@@ -86,7 +86,7 @@ _EFFECTS: Final[Mapping[TrapKind, _Effect]] = {
     ),
     TrapKind.UNMARKED_MUON: _Effect(
         _PARTITIONED,
-        "DeepSpeed applies Muon only to parameters with `use_muon = True`, which the script marks none with",
+        "DeepSpeed applies Muon only to parameters with `use_muon = True`, and the script marks none",
         'name Muon in the ds_config: `"optimizer": {{"type": "Muon"}}`; or set `parameter.use_muon`',
     ),
 }

@@ -262,7 +262,7 @@ def _why_slow(
 ) -> tuple[str, list[str | None]]:
     devices = {rank.device for rank in others}
     if slowest.device and slowest.device not in devices:
-        return f"it has a {slowest.device}, the others a {', '.join(sorted(devices))}", [
+        return f"its GPU is {slowest.device}, that of the others {', '.join(sorted(devices))}", [
             "leave it out with `--include` or `--gpus`, or use GPUs of one model"
         ]
     if longer == phases.DATA:

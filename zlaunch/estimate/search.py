@@ -156,7 +156,7 @@ def _per_rank(query: EstimateQuery, global_batch: int | None) -> int:
 
 
 def shared_batch(global_batch: int, groups: RankGroups) -> int:
-    """Divide a batch among the ranks that multiply it; raise WrongUsage if that leaves a rest."""
+    """Divide a batch among the ranks that multiply it; raise WrongUsage if that leaves a remainder."""
     ranks = groups.batch
     if global_batch % ranks:
         more = -(-global_batch // ranks) * ranks

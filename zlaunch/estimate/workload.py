@@ -131,7 +131,7 @@ class Workload:
 
     @property
     def has_other_traffic(self) -> bool:
-        """Whether ranks exchange something else than whole parameters and gradients."""
+        """Whether ranks exchange something other than whole parameters and gradients."""
         zero = self.ds_config.get("zero_optimization", {})
         quantized = zero.get("zero_quantized_weights"), zero.get("zero_quantized_gradients")
         return self.groups.are_split or (zero.get("stage") == 3 and True in quantized)

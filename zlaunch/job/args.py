@@ -186,7 +186,7 @@ def flag_name(spelling: str) -> str:
 
 
 _NAME = r"(?:[A-Za-z0-9][\w-]{0,23})?"
-"""What may name something else than a file; a ds_config in base64 is longer."""
+"""What may name something other than a file; a ds_config in base64 is longer."""
 
 
 def ds_config_of(

@@ -31,15 +31,13 @@ from zlaunch.rundir.read import read_rank_records, read_record
 from zlaunch.rundir.record import JobRecord, RankRecord
 from zlaunch.runs.run import Run
 from zlaunch.worker.cleanup import delete
+from zlaunch.worker.grace import JOB_SECONDS
 from zlaunch.worker.node import TOKEN
 from zlaunch.worker.nsys import report_seconds
 from zlaunch.worker.sampling import oom_kills
 
 SSH_OPTIONS = "PDSH_SSH_ARGS_APPEND"
 """What pdsh gives to ssh."""
-
-GRACE_SECONDS = 8.0
-"""Time for a job to end after it is stopped; each rank gets 5 s of it."""
 
 
 def execute(
@@ -132,7 +130,7 @@ def _run(
         environment[TOKEN] = token if rendezvous is None else rendezvous.key(token)
     control.write_save_at(layout, None)
     log = layout.launcher_log.open("w+b")
-    grace = GRACE_SECONDS + report_seconds(read_record(layout.job, JobRecord).get("profile"))
+    grace = JOB_SECONDS + report_seconds(read_record(layout.job, JobRecord).get("profile"))
     job = Foreground(guard, environment, log, grace, tell=tell, if_killed=if_killed, shielded=plan.shielded)
     if rendezvous is not None:
         port = read_record(layout.job, JobRecord)["control_port"]
@@ -192,7 +190,7 @@ def _follow(
         by = control.COORDINATOR if lost.any else "zlaunch"
         with contextlib.suppress(OSError):
             control.write_stop(plan.layout, signal.SIGTERM, by)  # pdsh would wait for the other hosts
-        job.end_within(GRACE_SECONDS)
+        job.end_within(JOB_SECONDS)
     elif job.stopped_by is None and (number := control.requested_stop(plan.layout)) is not None:
         job.on_signal(number, None)
 

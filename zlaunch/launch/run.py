@@ -20,10 +20,8 @@ from zlaunch.launch.preflight import Preflight
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.rundir_writer import file_sha256
 from zlaunch.process import Foreground, heed_signals, ours, signals_told
+from zlaunch.worker.grace import LEADER_SECONDS
 from zlaunch.worker.node import NUMBER, TOKEN
-
-GRACE_SECONDS = 15.0
-"""How long the leader may take to end the job after a signal here."""
 
 _COLUMNS = 80
 
@@ -108,7 +106,7 @@ def _carry_out(rendezvous: Rendezvous, start: Start) -> None:
     }
     argv = ours(NODE_PROGRAM, rendezvous.member.address, str(start.port))
     with tempfile.TemporaryFile() as log:
-        node = Foreground(argv, environment, log, GRACE_SECONDS, tell=rendezvous.forward, shielded=True)
+        node = Foreground(argv, environment, log, LEADER_SECONDS, tell=rendezvous.forward, shielded=True)
         node.save_first = partial(_forward, rendezvous)
         node.wait(rendezvous.keep)
     heed_signals()

@@ -21,6 +21,7 @@ from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import parse_record
 from zlaunch.rundir.record import JobRecord, NodePlanRecord, NodeRecord, OrderRecord
 from zlaunch.rundir.write import write_record
+from zlaunch.worker.grace import HOSTS_SECONDS
 from zlaunch.worker.mirror import Changes, control_files, is_rank_file, write_part
 from zlaunch.worker.node import TOKEN
 from zlaunch.worker.nsys import report_seconds
@@ -30,9 +31,6 @@ START_SECONDS = 120.0
 
 FAILURE_SECONDS = 2.0
 """How long the ranks of other hosts may fail by themselves, so that their own errors are recorded."""
-
-GRACE_SECONDS = 6.0
-"""How long hosts may take to end after that: ranks get 5 s, and the guard ends the coordinator after 7 s."""
 
 
 class _Host:
@@ -188,7 +186,7 @@ def main(run_dir: RunDir) -> int:
     for host in hosts:
         if host.channel is not None:
             host.channel.beat()
-    grace = GRACE_SECONDS + report_seconds(job.get("profile"))
+    grace = HOSTS_SECONDS + report_seconds(job.get("profile"))
     first = _until_all_are_over(run_dir, hosts, listener, grace)
     _end(hosts)
     if first is None:

@@ -19,10 +19,8 @@ from zlaunch.rundir.control import COORDINATOR, write_stop
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import parse_record, read_rank_records
 from zlaunch.rundir.record import JobRecord, RankRecord
+from zlaunch.worker.grace import LAUNCHER_SECONDS
 from zlaunch.worker.nsys import report_seconds
-
-GRACE_SECONDS = 7.0
-"""How long the launcher may take to end after a signal."""
 
 
 def main(run_dir: RunDir, argv: Sequence[str]) -> int:
@@ -37,7 +35,7 @@ def main(run_dir: RunDir, argv: Sequence[str]) -> int:
         tell = tell or partial(write_stop, run_dir, by=COORDINATOR)
     if job["over_ssh"] and not is_safe_word(job.get("working_directory", "/")):
         os.chdir("/")  # DeepSpeed's runner goes to its directory on all hosts, and does not quote it
-    grace = GRACE_SECONDS + report_seconds(job.get("profile"))
+    grace = LAUNCHER_SECONDS + report_seconds(job.get("profile"))
     child = LauncherProcess(argv, os.environ, sys.stdout.buffer, grace, tell=tell)
     depends_on = lifeline(job["zlaunch_pid"])
     outlive_parent()  # not before: until now it dies with its parent, and the launcher with it

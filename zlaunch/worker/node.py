@@ -36,10 +36,8 @@ from zlaunch.rundir.read import conform
 from zlaunch.rundir.record import OrderRecord
 from zlaunch.rundir.write import create_root
 from zlaunch.secrets import SECRET
+from zlaunch.worker.grace import LAUNCHER_SECONDS
 from zlaunch.worker.mirror import MOST_BYTES, Changes, rank_files, write_part
-
-GRACE_SECONDS = 7.0
-"""How long the launcher may take to end after a signal."""
 
 ORDER_SECONDS = 60.0
 """How long to wait for the order."""
@@ -131,7 +129,7 @@ class _Node:
         if self._order["shielded"]:
             shield_from_sigterm()
             tell = partial(write_stop, self.run_dir, by=COORDINATOR)
-        grace = GRACE_SECONDS + self._order.get("report_seconds", 0.0)
+        grace = LAUNCHER_SECONDS + self._order.get("report_seconds", 0.0)
         self.child = LauncherProcess(self._order["argv"], environment, log, grace, tell=tell)
         signal.signal(SAVES, self._ask_to_save)  # of Slurm, which sends it to each step
         self._channel.beat()

@@ -34,15 +34,13 @@ from zlaunch.rundir.read import parse_record
 from zlaunch.rundir.record import JobRecord, NodePlanRecord, ProfileRecord, RankRecord, SampleRecord
 from zlaunch.rundir.write import record_text, write_record
 from zlaunch.worker.cleanup import buffer_of, delete
+from zlaunch.worker.grace import SCRIPT_SECONDS
 from zlaunch.worker.hook import hook_environment
 from zlaunch.worker.hook.debug import debug_environment
 from zlaunch.worker.hook.step_profiler import VARIABLE as PROFILE
 from zlaunch.worker.hook.step_profiler import asked_of
 from zlaunch.worker.nsys import REPORT_SECONDS, ScriptBelow, profiles, words_before
 from zlaunch.worker.sampling import GpuSampler, catches, is_compiling, machine_sample, oom_kills, rank_sample
-
-GRACE_SECONDS = 5.0
-"""How long the script may take to end after a signal."""
 
 SAMPLE_SECONDS = 2.0
 
@@ -254,10 +252,10 @@ def _start_script(
     rank = int(environment["RANK"])
     nsys = words_before(job.get("profile"), rank, run_dir.rank_nsys(rank))
     if not nsys:
-        return Child(words, environment, log, GRACE_SECONDS)
+        return Child(words, environment, log, SCRIPT_SECONDS)
     import psutil  # noqa: F401 - a signal looks for the script with it, and may come at any time
 
-    child = ScriptBelow([*nsys, *words], environment, log, GRACE_SECONDS + REPORT_SECONDS)
+    child = ScriptBelow([*nsys, *words], environment, log, SCRIPT_SECONDS + REPORT_SECONDS)
     child.words = words
     return child
 

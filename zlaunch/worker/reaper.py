@@ -15,7 +15,10 @@ import time
 from pathlib import Path
 
 GRACE_SECONDS = 8.5
-"""How long the program may take to end after zlaunch was killed, and ranks after the program was."""
+"""How long the program may take to end after zlaunch was killed, and ranks after the program was.
+
+`grace` has the times of the others.
+"""
 
 POLL_SECONDS = 0.1
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

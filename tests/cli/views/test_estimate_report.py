@@ -11,6 +11,7 @@ import pytest
 from tests.asking import answer, by_formula, forecast, question
 from tests.running import RECIPE
 from zlaunch.cli.views.estimate_report import RehearsalLine
+from zlaunch.cli.views.estimate_strategies import known_rows, nothing_fits, table_lines
 from zlaunch.cli.views.estimate_text import (
     A_FEW_STEPS,
     estimate_lines,
@@ -18,7 +19,6 @@ from zlaunch.cli.views.estimate_text import (
     start_lines,
     time_lines,
 )
-from zlaunch.cli.views.strategies import known_rows, nothing_fits, table_lines
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.estimator import Estimator, RehearsalProgress
 from zlaunch.estimate.forecast import Forecast

@@ -51,7 +51,6 @@ def test_the_time_in_a_phase_is_shown_before_the_first_step() -> None:
 def test_on_a_terminal_the_state_has_a_colour_and_the_text_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     quiet = stepping(1.0, 5, steps=10).after(Snapshot(99.0, {}))
     plain = progress_line(quiet, 1, 80)
-    monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr(sys, "stdout", SimpleNamespace(isatty=lambda: True))
     coloured = progress_line(quiet, 1, 80)
     assert "\033[36m[======>     ] 5/10\033[0m" in coloured

@@ -227,14 +227,15 @@ def test_a_config_for_sagemaker_is_refused() -> None:
         interpret(parse("compute_environment: AMAZON_SAGEMAKER\n", "a.yaml"))
 
 
-def test_the_conversion_that_is_advised_converts(tmp_path: Path) -> None:
-    file = tmp_path / "d's config.yaml"
+def test_the_conversion_that_is_advised_converts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = Path("d's config.yaml")
     file.write_text("zero_optimization:\n  stage: 2\n")
     with pytest.raises(Refused) as caught:
         read(file)
     command = str(caught.value.findings[0].hint).strip("`").replace("python", shlex.quote(sys.executable), 1)
-    subprocess.run(["sh", "-c", command], cwd=tmp_path, check=True)
-    assert json.loads((tmp_path / "d's config.json").read_text()) == {"zero_optimization": {"stage": 2}}
+    subprocess.run(["sh", "-c", command], check=True)
+    assert json.loads(Path("d's config.json").read_text()) == {"zero_optimization": {"stage": 2}}
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_a_minor_release_stands_for_its_last_patch() -> None:
 
 
 @each_defect
-def test_a_defect_can_be_met_and_says_what_to_do(defect: Defect) -> None:
+def test_a_defect_says_what_to_do_and_where_it_is_reported(defect: Defect) -> None:
     assert defect.fixed or defect.cure
     assert all(link.startswith("https://github.com/") for link in defect.links)
     assert defect.links
@@ -144,7 +144,7 @@ def test_a_defect_is_about_facts_and_keys_that_there_are(defect: Defect) -> None
         assert keys <= known
 
 
-def test_names_are_unique_and_plain() -> None:
+def test_no_two_defects_have_one_name() -> None:
     names = [defect.name for defect in defects()]
     assert sorted(set(names)) == sorted(names)
 
@@ -164,7 +164,9 @@ def test_names_are_unique_and_plain() -> None:
         ("auto", {"at_least": 2}, False),
     ],
 )
-def test_a_condition(value: object, wanted: object, is_met: bool) -> None:
+def test_a_value_is_compared_with_what_a_defect_asks_of_it(
+    value: object, wanted: object, is_met: bool
+) -> None:
     assert holds(value, wanted) is is_met
 
 

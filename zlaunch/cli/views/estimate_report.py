@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from zlaunch import console
-from zlaunch.cli.views import estimate_json, estimate_text, strategies
+from zlaunch.cli.views import estimate_json, estimate_strategies, estimate_text
 from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.memory_plot import phases_picture, strategies_picture
 from zlaunch.cli.views.picture import Picture, check_plot, render
@@ -115,12 +115,12 @@ def report(query: EstimateQuery, view: EstimateView) -> ExitStatus:
 def _strategies(
     query: EstimateQuery, estimator: Estimator, view: EstimateView, line: RehearsalLine
 ) -> ExitStatus:
-    with line.showing(strategies.known_rows):
+    with line.showing(estimate_strategies.known_rows):
         table = compare_strategies(query, estimator)
     if view.as_json:
         console.data(to_json(estimate_json.of_strategies(query, table)))
     else:
-        console.data(*strategies.table_lines(table))
+        console.data(*estimate_strategies.table_lines(table))
     if view.plot is not None:
         write_picture(strategies_picture(table), view.plot)
     if view.as_json:
@@ -128,7 +128,7 @@ def _strategies(
     if query.cluster.gpu is not None and table.fit in (Fit.NO, Fit.TIGHT):
         remedies = find_remedies(query, STRATEGIES, estimator) if view.levers else None
         checks_host, has_lora = query.cluster.host_bytes is not None, query.training.lora is not None
-        lines = strategies.nothing_fits(
+        lines = estimate_strategies.nothing_fits(
             remedies, is_close=table.fit is Fit.TIGHT, checks_host=checks_host, has_lora=has_lora
         )
         console.data(*lines)

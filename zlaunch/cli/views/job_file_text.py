@@ -124,4 +124,4 @@ def _pair(key: str, text: str) -> str:
 
 
 _IS_OTHER = re.compile(r"y|n|yes|no|on|off|true|false|null|.*:", re.IGNORECASE)
-"""What YAML 1.1 reads as something else than a text or a number."""
+"""What YAML 1.1 reads as something other than a text or a number."""

@@ -9,9 +9,9 @@ from zlaunch import console
 from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.estimate_json import of_search
 from zlaunch.cli.views.estimate_report import RehearsalLine
+from zlaunch.cli.views.estimate_strategies import refused_lines
 from zlaunch.cli.views.estimate_text import host_text, job_rows, method, unchecked_host
 from zlaunch.cli.views.settings_text import process_text
-from zlaunch.cli.views.strategies import refused_lines
 from zlaunch.cli.views.training_command import training_command
 from zlaunch.config.resolve.autos import MICRO, equal_samples
 from zlaunch.dsconfig.schema.section import ZERO

@@ -75,7 +75,7 @@ def accumulation_needs_partitioning(subject: Subject) -> Iterator[Violation]:
     if wanted and subject.stage == 0 and subject.format and _precision_of(wanted) not in possible:
         yield Violation(
             "data_types.grad_accum_dtype",
-            f"at stage 0 a {subject.format} model cannot accumulate gradients in {wanted}",
+            f"at stage 0 a model in {subject.format} cannot accumulate gradients in {wanted}",
             "use stage 1 or higher, or delete it",
         )
 

@@ -15,13 +15,7 @@ from pathlib import Path
 
 from zlaunch.config.accelerate import AccelerateConfig, default_file, read
 from zlaunch.config.translate import accelerate, shell
-from zlaunch.config.translate.command import (
-    FIRST_WORDS,
-    read_command,
-    read_wrapped,
-    runs_launcher,
-    starts_ranks,
-)
+from zlaunch.config.translate.command import FIRST_WORDS, read_wrapped, runs_launcher, starts_ranks
 from zlaunch.config.translate.ds_config import settings
 from zlaunch.config.translate.flags import (
     Around,
@@ -333,15 +327,6 @@ def _hint_instead(options: Sequence[str], words: Sequence[str], otherwise: str |
     end = typed.index("--") if "--" in typed else len(typed)
     line = shlex.join([*typed[:end], *options, *typed[end:]])
     return f"`{line}`; `zlaunch config translate` explains what each flag becomes"
-
-
-def parse_command(words: Sequence[str]) -> Command:
-    """Parse a command line, as words or as one quoted string, or an accelerate config with a script."""
-    if len(words) == 1 and not words[0].endswith(CONFIG_ENDINGS):
-        words = next((command.words for command in shell.read(words[0]) if command.words), ())
-    elif words and words[0].endswith(CONFIG_ENDINGS):
-        words = ["accelerate", "launch", "--config_file", *words]
-    return _with_script(read_command(words))
 
 
 def _with_script(command: Command) -> Command:

@@ -11,8 +11,23 @@ from typing import Final
 
 from zlaunch.frozen import dataclass
 
-OPTIMIZER_BYTES: Final = {"adam": 8, "adamw": 8, "lamb": 8, "adagrad": 4, "lion": 4, "momentum": 4, "sgd": 0}
+_OPTIMIZER_BYTES: Final = {
+    "adam": 8,
+    "adamw": 8,
+    "fusedadam": 8,
+    "onebitadam": 8,
+    "zerooneadam": 8,
+    "lamb": 8,
+    "onebitlamb": 8,
+    "adagrad": 4,
+    "rmsprop": 4,
+    "lion": 4,
+    "momentum": 4,
+    "sgd": 0,
+}
 """Bytes of fp32 state per parameter by optimizer, without the fp32 copy of the parameter."""
+_8BIT_BYTES: Final = 2
+"""The same of an 8-bit Adam, two states of a byte; any 8-bit optimizer counts as one."""
 MASTER_BYTES: Final = 4
 """Bytes of the fp32 copy of a parameter that is trained in half precision."""
 
@@ -33,6 +48,16 @@ class ModelStates:
 
 MIXED_ADAM: Final = ModelStates(2, 2, 12)
 """Mixed-precision Adam: the 16 bytes per parameter of the paper."""
+
+
+def optimizer_bytes(name: str) -> int:
+    """Return the bytes of state per parameter; an optimizer that is not known counts as Adam.
+
+    `name` is in lower case: DeepSpeed's, or the Trainer's, such as `adamw_torch_fused`.
+    """
+    if "8bit" in name:
+        return _8BIT_BYTES
+    return _OPTIMIZER_BYTES.get(name.split("_", maxsplit=1)[0], _OPTIMIZER_BYTES["adam"])
 
 
 def model_states(

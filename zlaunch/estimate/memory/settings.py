@@ -10,7 +10,7 @@ from zlaunch.dsconfig.batch import RankGroups
 from zlaunch.dsconfig.schema.section import Section
 from zlaunch.dsconfig.schema.zero import OffloadOptimizer, OffloadParam, Zero
 from zlaunch.estimate.memory.activations import Batch
-from zlaunch.estimate.memory.model_states import MASTER_BYTES, OPTIMIZER_BYTES, ModelStates
+from zlaunch.estimate.memory.model_states import MASTER_BYTES, ModelStates, optimizer_bytes
 from zlaunch.estimate.memory.weights import Weights, weights_of
 from zlaunch.estimate.workload import Workload
 from zlaunch.frozen import dataclass
@@ -18,14 +18,6 @@ from zlaunch.job.transformer import Transformer, read_transformer
 from zlaunch.units import whole
 
 _ITEM_BYTES: Final = {"fp32": 4, "fp16": 2, "bf16": 2, "bfloat16": 2}
-_OPTIMIZER_NAMES: Final = {
-    "onebitadam": "adam",
-    "zerooneadam": "adam",
-    "onebitlamb": "lamb",
-    "fusedadam": "adam",
-    "rmsprop": "adagrad",
-}
-"""Optimizers that keep as much as another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +191,4 @@ def _state_bytes(workload: Workload) -> int:
     section, name = _section(workload.ds_config, "optimizer"), optimizer_name(workload).lower()
     if name == "sgd" and _section(section, "params").get("momentum"):
         name = "momentum"
-    if "8bit" in name:
-        return 2
-    known = _OPTIMIZER_NAMES.get(name, name).split("_")[0]
-    return OPTIMIZER_BYTES.get(known, 8)
+    return optimizer_bytes(name)

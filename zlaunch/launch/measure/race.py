@@ -196,7 +196,7 @@ class Race:
         return Sample("", self._clock() - began, failure=failure)
 
     def _judge(self, trial: TrialJob) -> None:
-        """Pass over a configuration that failed, or trained something else than the others."""
+        """Pass over a configuration that failed, or trained something other than the others did."""
         samples = self._samples[trial.name]
         batches = [sample.batch for sample in self._all_samples() if sample.batch]
         own = [sample.batch for sample in samples if sample.batch]

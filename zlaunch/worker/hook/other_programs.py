@@ -19,8 +19,7 @@ _TELL: Final = frozenset(
         *("id", "ldd", "locale", "ls", "lsb_release", "lscpu", "lsmod", "lspci", "md5sum"),
         *("nm", "nproc", "objdump", "printenv", "printf", "ps", "pwd", "readelf", "readlink"),
         *("realpath", "rocminfo", "seq", "sha256sum", "sleep", "soxi", "stat", "tail", "test"),
-        *("tput", "tr", "true", "tty", "type", "uname", "uptime", "wc", "which"),
-        *("whoami"),
+        *("tput", "tr", "true", "tty", "type", "uname", "uptime", "wc", "which", "whoami"),
     )
 )
 """Programs that only tell, whatever their arguments are."""

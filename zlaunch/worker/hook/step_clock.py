@@ -91,7 +91,7 @@ class StepClock:
         return self._phase
 
     def leave_out(self) -> None:
-        """Do not count the steps from here on: something else than training makes them slow."""
+        """Do not count the steps from here on: something other than training makes them slow."""
         if self._left_out is None:
             self._begin(self._part)
             self._left_out, self._busy_before = dict(self.spent), self._busy

@@ -24,7 +24,7 @@ def apply(uncounted: MutableMapping[str, str]) -> None:
             raise CannotTell("it reads more of a generation than its tokens")
         prompt = given.get("input_ids", inputs)
         if prompt is None:
-            raise CannotTell("it generates from something else than tokens")
+            raise CannotTell("it generates from something other than tokens")
         length = _setting("max_new_tokens", given, config)
         if length is None:
             length = max(1, (_setting("max_length", given, config) or _USUAL_LENGTH) - prompt.shape[1])

@@ -58,6 +58,14 @@ def test_options_describe_the_hosts_of_gpus_that_are_not_here() -> None:
     assert (site.host_bytes, site.network) == (1 << 40, 50e9)
 
 
+def test_hosts_are_counted_in_the_gpus_as_for_a_plan_of_a_job() -> None:
+    asked = EstimateRequest("m", JobSpec(Path()), on="2x8xH100-80GB")
+    site, _ = find_cluster(asked, PYTHON)
+    assert (site.world_size, site.ranks_per_host) == (16, 8)
+    with pytest.raises(WrongUsage, match="has 2 hosts, and not 3"):
+        find_cluster(replace(asked, nodes=3), PYTHON)
+
+
 def test_the_model_of_a_recipe_is_found_by_the_name_of_the_recipe() -> None:
     assert find_model("moe").value["model_type"] == "mixtral"
 

@@ -193,25 +193,27 @@ def find_cluster(request: EstimateRequest, python: Interpreter) -> tuple[Cluster
 
 def _found_cluster(request: EstimateRequest, python: Interpreter) -> tuple[Cluster, Machine]:
     hosts = _hosts_of_hostfile(request)
-    num_hosts = len(hosts) or request.nodes or 1
+    named = len(hosts) or request.nodes
     gpus = max((len(host.devices) for host in hosts), default=request.gpus)
     if request.on is not None:
-        count, gpu = gpu_catalog.parse_gpus(request.on)
+        there, count, gpu = gpu_catalog.parse_hosts_of_gpus(request.on)
+        if there is not None and named not in (None, there):
+            raise WrongUsage(f"`--on {request.on}` has {there} hosts, and not {named}", "keep one of them")
         if count is not None and gpus is not None and gpus > count:
             raise WrongUsage(
                 f"`--on {request.on}` has fewer than the {gpus} GPUs of a host", "keep one of them"
             )
         ranks = gpus or count or 1
-        return Cluster(num_hosts, ranks, gpu), _machine_with(gpu.name, gpu.has_bf16, ranks)
+        return Cluster(there or named or 1, ranks, gpu), _machine_with(gpu.name, gpu.has_bf16, ranks)
     machines = [probe_machine(os.environ, python)]
     if hosts:
         machines = [*ask_machines(hosts, machines[0], request.job.python).values()]
     here = weakest(machines)
     ranks = gpus or len(here.gpus) or DEFAULT_RANKS
     if not here.gpus:
-        return Cluster(num_hosts, ranks), _machine_with("a GPU since Ampere", True, ranks)
+        return Cluster(named or 1, ranks), _machine_with("a GPU since Ampere", True, ranks)
     measured = measured_speeds([host.name for host in hosts], here, request.job.nvme_dir)
-    return Cluster(num_hosts, ranks, smallest_gpu(machines), here.memory_bytes, measured=measured), here
+    return Cluster(named or 1, ranks, smallest_gpu(machines), here.memory_bytes, measured=measured), here
 
 
 def _hosts_of_hostfile(request: EstimateRequest) -> tuple[Host, ...]:

@@ -44,8 +44,8 @@ def imagine(text: str) -> Imagined:
     capability = (7, 0)
     if model.has_bf16:
         capability = (8, 0)
-    each = tuple(Gpu(index, name, "", model.total_bytes, capability) for index in range(gpus))
-    return Imagined(count, Machine("", UNKNOWN_CORES, UNKNOWN_MEMORY_BYTES, each))
+    each = tuple(Gpu(index, name, "", model.total_bytes, capability) for index in range(gpus or 1))
+    return Imagined(count or 1, Machine("", UNKNOWN_CORES, UNKNOWN_MEMORY_BYTES, each))
 
 
 @dataclass(frozen=True)

@@ -163,13 +163,16 @@ def parse_gpus(text: str) -> tuple[int | None, GpuModel]:
     return count, gpu
 
 
-def parse_hosts_of_gpus(text: str) -> tuple[int, int, GpuModel]:
-    """Read `2x8xH100-80GB` or `8xH100-80GB`: hosts, GPUs of each, and their model."""
-    hosts = 1
+def parse_hosts_of_gpus(text: str) -> tuple[int | None, int | None, GpuModel]:
+    """Read `2x8xH100-80GB` or `8xH100-80GB`: hosts, GPUs of each, and their model.
+
+    A number that is not written is None.
+    """
+    hosts = None
     if match := re.fullmatch(r"\s*([1-9][0-9]{0,4})x([0-9]{1,4}x.+)", text):
         hosts, text = int(match[1]), match[2]
     count, gpu = parse_gpus(text)
-    return hosts, count or 1, gpu
+    return hosts, count, gpu
 
 
 def gpu_from_nvml(name: str) -> GpuModel | None:

@@ -83,6 +83,11 @@ CASES: dict[str, Case] = {
     ),
     "two precisions": (["good", "--", "--bf16", "--fp16"], 65, "--bf16"),
     "a hostfile beside a number of GPUs": (["good", "--hostfile", "hosts", "--gpus", "2"], 2, "--hostfile"),
+    "a stage of --set that there is not": (
+        ["good", "--on", "8xH100-80GB", "--set", "zero_optimization.stage=7"],
+        65,
+        "it can be 0, 1, 2 or 3",
+    ),
     "a picture of another format": (["good", "--plot", "x.jpg"], 2, "--plot x.svg"),
 }
 

@@ -1,5 +1,6 @@
 """Show an estimate: a job under every strategy, or one job in all its phases."""
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ from zlaunch.units import duration, plural
 
 NAME_A_GPU = "no GPU found to compare with; name the target GPUs: `--on 8xH100-80GB`"
 
+_COMPARED: Final = re.compile(r"zero_optimization(\.(stage|offload_(optimizer|param)(\.device)?))?")
+"""Keys that a comparison sets; `--set` of one of them chooses one job, as `--stage` and `--offload` do."""
 
 PIPED_AFTER: Final = 30.0
 """Seconds of a search after which a pipe gets a line, too, so that nobody takes it for stuck."""
@@ -100,6 +103,7 @@ def report(query: EstimateQuery, view: EstimateView) -> ExitStatus:
     """Estimate, show the result, and return the exit status."""
     job = query.job
     is_one = not (job.stage is None and job.offload is None and job.ds_config is None)
+    is_one |= any(_COMPARED.fullmatch(key) for key, _ in job.overrides)
     if view.plot is not None:
         check_plot(view.plot)
     with RehearsalLine() as line, Estimator(line, python=query.job.python) as estimator:

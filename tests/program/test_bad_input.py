@@ -219,6 +219,13 @@ def test_validate_goes_on_after_a_file_that_is_missing(tmp_path: Path) -> None:
     assert "good.json: valid" in result.err
 
 
+@pytest.mark.parametrize("command", ["write", "schema"])
+def test_a_dash_for_the_output_is_stdout(command: str, tmp_path: Path) -> None:
+    result = zlaunch("config", command, "-o", "-", cwd=tmp_path)
+    assert json.loads(result.out)
+    assert everything_in(tmp_path) == []
+
+
 def test_write_never_overwrites(tmp_path: Path) -> None:
     (tmp_path / "mine.json").write_text("{}")
     result = zlaunch("config", "write", "--stage", "3", "-o", "mine.json", cwd=tmp_path)

@@ -168,8 +168,20 @@ Release = Annotated[
     ),
 ]
 
+
+def _unless_stdout(file: Path | None) -> Path | None:
+    return None if file == Path("-") else file
+
+
 Output = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Output file (default: stdout).")
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        callback=_unless_stdout,
+        help="Output file, - for stdout (default: stdout).",
+    ),
 ]
 
 LatestRun = Annotated[

@@ -174,6 +174,9 @@ def why_not_writable(directory: Path) -> str | None:
     existing = nearest(directory)
     if not existing.is_dir():
         return f"{os.path.normpath(existing)} is not a directory"
+    first = existing.joinpath(*directory.absolute().relative_to(existing).parts[:1])
+    if first != existing and first.is_symlink():
+        return f"{os.path.normpath(first)} is a link to nothing"
     if not os.access(existing, os.W_OK | os.X_OK):
         return f"{os.path.normpath(existing)} cannot be written"
     return None

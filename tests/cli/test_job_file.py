@@ -14,7 +14,7 @@ from zlaunch.cli import COMMANDS
 from zlaunch.cli.job_command import JobCommand
 from zlaunch.cli.job_file import NOT_IN_A_FILE, job_at_hand, keys_of
 from zlaunch.cli.lazy import LazyCommand
-from zlaunch.errors import Finding, Refused
+from zlaunch.errors import Finding, InputMissing, Refused
 from zlaunch.job.spec import GpuChoice, Offload
 
 LAZY = {one.name: one for one in COMMANDS if isinstance(one, LazyCommand) and one.cls is JobCommand}
@@ -318,6 +318,20 @@ WRONG = {
         "write `--set zero_optimization.sub_group_size=1e8`",
     ),
     "arguments that are a number": ("args: 3", "bad-option", "write `NAME: VALUE` lines below `args:`"),
+    "arguments with a quote that is not closed": (
+        """args: "--name 'a b\"""",
+        "bad-option",
+        "close it, or write a list: `args: [--name, VALUE]`",
+    ),
+    "a script with a null character": ('script: "a\\0"', "bad-option", "write it without `\\0`"),
+    "a variable with a null character": ('env: {A: "a\\0"}', "bad-option", "write it without `\\0`"),
+    "an argument with a null character": ('args: {a: "a\\0"}', "bad-option", "write it without `\\0`"),
+    "arguments with a null character": ('args: "--a a\\0"', "bad-option", "write it without `\\0`"),
+    "what only the command line has": (
+        "job: other.yaml",
+        "bad-option",
+        "leave it out; `--job` stands on the command line",
+    ),
     "a key twice": ("gpus: 2\nforce: true\ngpus: 3", "duplicate-key", "keep one of the two"),
     "a key in two spellings": ("run_dir: a\nrun-dir: b", "duplicate-key", "keep one of them"),
     "a tab": ("set:\n\ta: 1", "not-yaml", None),
@@ -351,6 +365,15 @@ def test_a_whole_file_of_another_program_is_named_and_a_key_of_it_is_unknown(
 
 def test_all_mistakes_are_refused_at_once(tmp_path: Path) -> None:
     assert len(refused(tmp_path, "stgae: 3\nforce: 1\nargs: {lr: }\n")) == 3
+
+
+def test_a_file_that_is_a_link_to_nothing_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("zlaunch.yaml").symlink_to("gone.yaml")
+    with pytest.raises(InputMissing, match=r"cannot read `zlaunch\.yaml`"):
+        parsed("train")
 
 
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:

@@ -57,6 +57,12 @@ def test_a_directory_that_cannot_be_made_is_named_without_detours(work: Path) ->
     )
 
 
+def test_a_directory_below_a_link_to_nothing_cannot_be_made(work: Path) -> None:
+    (work / "runs").symlink_to("gone")
+    with pytest.raises(Unavailable, match="runs is a link to nothing"):
+        check_writable(work / "runs" / "first", "--run-dir")
+
+
 SHOW = """#!/bin/sh
 pwd; echo "$ODD"; printf "%s\\n" "$@"
 """

@@ -1,12 +1,13 @@
 """Bad input gets one clear error that says what to type; nothing is started, nothing is written."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.running import zlaunch
+from tests.running import run, zlaunch
 
 Case = tuple[list[str], int, str]
 
@@ -185,6 +186,16 @@ def test_a_hostfile_is_refused_with_every_bad_line_at_once(folder: Path) -> None
     err = zlaunch("train", "--hostfile", "hosts", cwd=folder).err
     assert "hosts:2:1" in err
     assert "hosts:3:1: error: [duplicate-host]\n  `w0` is on line 1 and on line 3" in err
+
+
+def test_a_working_directory_that_was_deleted_is_named(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    inside = 'cd "$0" && rmdir "$0" && exec "$@"'
+    words = ("sh", "-c", inside, gone, sys.executable, "-P", "-m", "zlaunch", "train", "--dry-run")
+    result = run(*words, cwd=tmp_path)
+    assert (result.status, result.out) == (69, "")
+    assert result.err.startswith("error: the working directory has been deleted\n")
 
 
 def test_a_gpu_that_this_machine_does_not_have_is_refused(folder: Path) -> None:

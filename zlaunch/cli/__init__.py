@@ -154,7 +154,17 @@ def main() -> None:
     except UnicodeEncodeError as error:  # half a pair of surrogates, from a file that somebody else wrote
         _end_with(InputMissing(f"{error.object!a} cannot be the name of a file, nor an argument"))
     except OSError as error:
-        _end_with(Unavailable(f"{error.filename or 'the system'}: {error.strerror or error}"))
+        _end_with(_unavailable(error))
+
+
+def _unavailable(error: OSError) -> Unavailable:
+    """Say what failed: only a call without a file, such as that for the working directory, names none."""
+    if error.filename is None:
+        try:
+            os.getcwd()  # noqa: PTH109 - as here, where `pathlib` is not imported
+        except FileNotFoundError:
+            return Unavailable("the working directory has been deleted", "`cd` to one that exists")
+    return Unavailable(f"{error.filename or 'the system'}: {error.strerror or error}")
 
 
 def _end_with(error: ZlaunchError) -> NoReturn:

@@ -59,8 +59,12 @@ class JobCommand(PanelCommand, ScriptCommand):
 
 
 def find_job_file() -> Path | None:
-    """Find the file of the current directory."""
-    return next((Path(name) for name in NAMES if Path(name).is_file()), None)
+    """Find the file of the current directory; a link to nothing counts, so that its options are missed."""
+    return next((file for file in map(Path, NAMES) if file.is_file() or _leads_nowhere(file)), None)
+
+
+def _leads_nowhere(file: Path) -> bool:
+    return file.is_symlink() and not file.exists()
 
 
 def told_by_file(context: Any) -> dict[str, Any]:

@@ -377,6 +377,8 @@ class _Translation:
 
     def _scalar(self, value: object, path: KeyPath) -> str:
         if isinstance(value, str):
+            if "\0" in value:
+                raise _Wrong("no program takes text with a null character", "write it without `\\0`")
             return value
         span = self.document.spans[path]
         text = self.document.text[span.start : span.end]
@@ -454,7 +456,7 @@ class _Translation:
             yield from ((self._flag(name, item), (ARGS, name)) for name, item in value.items())
             return
         if isinstance(value, str):
-            items: list[tuple[str, KeyPath]] = [(word, (ARGS,)) for word in shlex.split(value)]
+            items: list[tuple[str, KeyPath]] = [(word, (ARGS,)) for word in self._shell_words(value)]
         elif isinstance(value, list):
             items = [(self._scalar(item, (ARGS, place)), (ARGS, place)) for place, item in enumerate(value)]
         else:
@@ -471,7 +473,18 @@ class _Translation:
         if chunk:
             yield chunk, start
 
+    def _shell_words(self, text: str) -> list[str]:
+        try:
+            return shlex.split(self._scalar(text, (ARGS,)))
+        except ValueError:
+            hint = f"close it, or write a list: `{ARGS}: [--name, VALUE]`"
+            raise _Wrong("a quote or a backslash has no end", hint) from None
+
     def _unknown(self, path: KeyPath, key: str, value: object) -> None:
+        if key in NOT_IN_A_FILE:
+            hint = f"leave it out; `--{key}` stands on the command line"
+            self._wrong(path, "bad-option", "a job file cannot have this option", hint)
+            return
         known = {ARGS}.union(*_all_keys())
         meant = _OTHER_NAMES.get(key) or next(iter(get_close_matches(key, known, 1, 0.75)), None)
         if _holds_job(value, (*PROGRAMS, ARGS)):

@@ -183,7 +183,9 @@ def reach_of(job: JobRecord) -> Reach:
 
 
 def topology_of(job: JobRecord) -> Topology:
-    """Read from a record which ranks ran where."""
+    """Read from a record which ranks ran where; raise ValueError if it has none."""
+    if not job["ranks"]:
+        raise ValueError("a job has at least one rank")
     hosts = [
         Host(name, tuple(slot["device"] for slot in slots))
         for name, slots in groupby(job["ranks"], key=lambda slot: slot["host"])

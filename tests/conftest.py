@@ -107,13 +107,15 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _no_terminal_and_no_job_around() -> Iterator[None]:
-    """Forget the terminal, and the job of Slurm, that the tests are started in."""
+def _a_plain_shell_around() -> Iterator[None]:
+    """Forget the terminal, the job of Slurm and the umask that the tests are started with."""
+    umask = os.umask(0o022)
     with pytest.MonkeyPatch.context() as patch:
         for name in [*os.environ]:
             if name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR") or name.startswith("SLURM_"):
                 patch.delenv(name)
         yield
+    os.umask(umask)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -94,7 +94,7 @@ def fp32_parts_are_cast(subject: Subject) -> Iterator[Violation]:
     if model is not None and parts:
         names = ", ".join(f"`{part}`" for part in parts)
         message = (
-            f"transformers keeps {names} of `{model.kind}` in fp32, and DeepSpeed casts it to {precision}"
+            f"transformers keeps {names} of `{model.kind}` in fp32, which DeepSpeed casts to {precision}"
         )
         hint = "`torch_autocast` instead keeps all parameters in fp32, with more memory"
         yield Violation(str(precision), message, hint)

@@ -100,6 +100,14 @@ def test_a_mistake_in_a_job_file_is_a_row_and_the_machine_is_examined(tmp_path: 
     assert found["ds_config"]["hint"] == "`zlaunch train --dry-run`"
 
 
+def test_a_file_that_a_job_file_misses_is_a_row_and_the_machine_is_examined(tmp_path: Path) -> None:
+    (tmp_path / "zlaunch.yaml").write_text("ds_config: gone.json\n")
+    result = zlaunch("doctor", "--json", cwd=tmp_path, env=OFFLINE)
+    found = rows(result)
+    assert (result.status, found["torch"]["status"]) == (69, "ok")
+    assert found["ds_config"]["value"].startswith("zlaunch.yaml: cannot read the ds_config `gone.json`")
+
+
 @pytest.mark.job
 def test_an_all_reduce_on_one_host_is_measured_beside_the_speed_of_its_memory(tmp_path: Path) -> None:
     found = rows(zlaunch("doctor", "--collective", "--json", cwd=tmp_path, env=NO_OPS))["all-reduce"]

@@ -17,7 +17,7 @@ from zlaunch.checks.software import SHOWN
 from zlaunch.cli import options
 from zlaunch.cli.job_command import find_job_file
 from zlaunch.cli.views.doctor import DoctorView, as_json, table_lines
-from zlaunch.errors import ExitStatus, InputMissing, Refused, WrongUsage
+from zlaunch.errors import ExitStatus, Finding, InputMissing, Refused, WrongUsage
 from zlaunch.hosts.agent.examination import examine
 from zlaunch.hosts.cluster.slurm import allocated_hosts
 from zlaunch.hosts.cluster.topology import Host, Reach, Topology, read_hosts
@@ -122,6 +122,9 @@ def _at_hand(ds_config: Path | None, python: Path | None) -> AtHand:
             job = job_at_hand()
         return find_at_hand(ds_config, job, job_file, stack_of(inspect_python(python)))
     except Refused as error:
-        return with_mistakes(
-            ConfigAtHand(str(job_file), tuple(error.findings), shown_by="zlaunch train --dry-run")
-        )
+        findings = tuple(error.findings)
+    except InputMissing as error:
+        if ds_config is not None:
+            raise
+        findings = (Finding("bad-option", error.message, error.hint),)
+    return with_mistakes(ConfigAtHand(str(job_file), findings, shown_by="zlaunch train --dry-run"))

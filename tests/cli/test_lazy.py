@@ -145,9 +145,10 @@ def test_a_misspelled_command_is_named() -> None:
     assert caught.value.hint == "did you mean `zlaunch train`?"
 
 
-def test_a_word_that_is_like_no_command_is_left_to_the_parser() -> None:
-    with pytest.raises(Exception, match="No such command 'frobnicate'"):
+def test_a_word_that_is_like_no_command_is_answered_with_the_help() -> None:
+    with pytest.raises(WrongUsage, match="zlaunch has no command `frobnicate`") as caught:
         program(["frobnicate"], prog_name="zlaunch", standalone_mode=False)
+    assert caught.value.hint == "see `zlaunch --help`"
 
 
 LEAKS = re.compile(r"<(str|path|int|float|list)|[<>]=x|x[<>]=|\[\[|[{}]|default: \(")

@@ -116,7 +116,7 @@ ITS = (
             "`zlaunch runs show` takes no further argument: b",
             "see `zlaunch runs show --help`",
         ),
-        ("frobnicate", "no such command 'frobnicate'", "see `zlaunch --help`"),
+        ("frobnicate", "zlaunch has no command `frobnicate`", "see `zlaunch --help`"),
         ("doctor --prot 1", "zlaunch doctor has no option `--prot`", "did you mean `--port`?"),
         (
             "estimate m --no-ask",

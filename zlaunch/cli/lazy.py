@@ -53,11 +53,12 @@ class LazyGroup(DeclaredDefaults, TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Find the command that the arguments name, and import it."""
-        is_unknown = args and args[0] not in self.commands and not ctx.resilient_parsing
-        if is_unknown and (meant := self._meant(args, is_top=ctx.parent is None)):
-            hint = f"did you mean `{ctx.find_root().command_path} {meant}`?"
-            if "`" in meant:  # no command of zlaunch
-                hint = meant
+        if args and args[0] not in self.commands and not ctx.resilient_parsing:
+            hint = f"see `{ctx.command_path} --help`"
+            if meant := self._meant(args, is_top=ctx.parent is None):
+                hint = f"did you mean `{ctx.find_root().command_path} {meant}`?"
+                if "`" in meant:  # no command of zlaunch
+                    hint = meant
             raise WrongUsage(f"{ctx.command_path} has no command `{args[0]}`", hint)
         name, command, rest = super().resolve_command(ctx, args)
         if isinstance(command, LazyCommand):

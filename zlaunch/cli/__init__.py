@@ -154,10 +154,10 @@ def main() -> None:
     except UnicodeEncodeError as error:  # half a pair of surrogates, from a file that somebody else wrote
         _end_with(InputMissing(f"{error.object!a} cannot be the name of a file, nor an argument"))
     except OSError as error:
-        _end_with(_unavailable(error))
+        _end_with(_failed_call(error))
 
 
-def _unavailable(error: OSError) -> Unavailable:
+def _failed_call(error: OSError) -> Unavailable:
     """Say what failed: only a call without a file, such as that for the working directory, names none."""
     if error.filename is None:
         try:

@@ -95,6 +95,7 @@ def test_a_signal_to_the_reaper_alone_reaches_the_program(job: Job, tmp_path: Pa
     job.is_told(signal.SIGHUP)
     (tmp_path / "go").touch()
     assert job.ends() == "0"
+    assert (tmp_path / "log").read_text() == "SIGHUP\n"
 
 
 def test_a_signal_that_zlaunch_was_started_to_ignore_does_not_reach_the_program(tmp_path: Path) -> None:

@@ -145,6 +145,25 @@ def test_a_usage_error_says_what_is_expected(words: str, message: str, hint: str
 
 
 @pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("train --hostfile ''", "--hostfile"),
+        ("train --run-dir= t.py", "--run-dir"),
+        ("train --job ''", "--job"),
+        ("train --set bf16.enabled=true --set ''", "--set"),
+        ("estimate ''", "MODEL|SCRIPT"),
+        ("checkpoint list ''", "DIR"),
+        ("nvme tune ''", "DIR"),
+    ],
+)
+def test_an_empty_name_is_refused_rather_than_taken_for_the_working_directory(words: str, name: str) -> None:
+    with pytest.raises(PARSER_ERROR) as caught:
+        program(shlex.split(words), prog_name="zlaunch", standalone_mode=False)
+    message = as_wrong_usage(caught.value).message
+    assert message == f"`{name}`: it is empty; is a variable of the shell unset?"
+
+
+@pytest.mark.parametrize(
     ("words", "command"),
     [
         ("-h", "zlaunch"),

@@ -99,8 +99,3 @@ def test_what_cannot_be_measured_is_refused_at_once(
 ) -> None:
     result = zlaunch("nvme", "tune", *words, cwd=tmp_path, env=os.environ)
     assert (result.status, said in " ".join(result.err.split())) == (status, True), result.err
-
-
-def test_an_empty_name_is_not_the_current_directory(tmp_path: Path) -> None:
-    result = zlaunch("nvme", "tune", "", cwd=tmp_path, env=ACTIVATED)
-    assert (result.status, "name a directory" in result.err, [*tmp_path.iterdir()]) == (2, True, [])

@@ -67,8 +67,6 @@ def test_what_is_no_checkpoint_is_an_input_that_is_missing(
         resumption("nosuch")
     with pytest.raises(InputMissing, match="no checkpoint in"):
         resumption(tmp_path)
-    with pytest.raises(InputMissing, match="the name of the checkpoint is empty"):
-        resumption("")
 
 
 def test_a_name_that_is_close_to_a_directory_or_that_of_a_file_is_answered_with_the_directory(

@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import typer
+
 
 class DeclaredDefaults:
     """A command that keeps the defaults of its options as they are declared, and its help free of types.
@@ -61,9 +63,11 @@ def _show_plainly(param: Any) -> None:
 
 
 def _value_of(param: Any, context: Any, value: Any) -> Any:
-    """Read a value that was given; callbacks are for these too."""
+    """Read a value that was given, and call its callback. An empty path would be the working directory."""
     source = context.get_parameter_source(param.name)
     if param.required or source is None or source.name != "DEFAULT":
+        if value == "" or (isinstance(value, list | tuple) and "" in value):
+            raise typer.BadParameter("it is empty; is a variable of the shell unset?", context, param)
         return type(param).process_value(param, context, value)
     if value is None and (param.multiple or param.nargs == -1):
         return ()

@@ -31,8 +31,8 @@ class JobCommand(PanelCommand, ScriptCommand):
         with errors_of(ctx):
             given, rest, _ = self.make_parser(ctx).parse_args(args=[*before])
         file = find_job_file()
-        if given.get("job") is not None:
-            file = Path(given["job"])
+        if (name := given.get("job")) is not None:
+            file = Path(name or NO_FILE)  # an empty name is refused like that of any option
         if file is None or str(file) == NO_FILE:
             return super().parse_args(ctx, args)
         from zlaunch.cli import job_file  # what reads YAML is needed for such a file alone

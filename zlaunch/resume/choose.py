@@ -120,8 +120,6 @@ def newest_for_restart(
 
 
 def _checkpoint_named(name: str) -> Summary:
-    if not name:
-        raise InputMissing("the name of the checkpoint is empty", "is a variable of the shell unset?")
     if Path(name).is_dir() and not RunDir(Path(name)).job.exists():
         return checkpoint_of(Path(name).absolute())
     try:

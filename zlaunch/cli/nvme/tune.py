@@ -34,12 +34,6 @@ def _size(text: str) -> int:
     return num_bytes // _PIECE * _PIECE
 
 
-def _folder(text: str) -> Path:
-    if not text:  # which Path takes for the current directory
-        raise typer.BadParameter("name a directory on the drive")
-    return Path(text)
-
-
 class TuneView(console.LineReporter):
     """Shows the build of `async_io`, and how much is measured."""
 
@@ -49,7 +43,7 @@ class TuneView(console.LineReporter):
 
 
 def tune(
-    folder: Annotated[Path, typer.Argument(parser=_folder, metavar="DIR", help="Directory on the drive.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Directory on the drive.")],
     size: Annotated[
         int | None,
         typer.Option(

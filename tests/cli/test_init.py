@@ -209,11 +209,11 @@ def answered(folder: Path, lines: Sequence[str]) -> str:
 def test_five_answers_become_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(LOADS)
-    said = answered(tmp_path, ["", "gpt2", "8xH100-80GB", "3 cpu", "runs/out"])
+    said = answered(tmp_path, ["", "gpt2", "2x8xH100-80GB", "3 cpu", "runs/out"])
     params, args = parsed("train", "--job", tmp_path / "zlaunch.yaml")
     assert (params["script"], params["stage"], params["offload"]) == ("train.py", "3", Offload("cpu")), said
     assert args == ["--model_name_or_path", "gpt2"]
-    assert parsed("estimate", "--job", tmp_path / "zlaunch.yaml")[0]["on"] == "8xH100-80GB"
+    assert parsed("estimate", "--job", tmp_path / "zlaunch.yaml")[0]["on"] == "2x8xH100-80GB"
 
 
 @pytest.mark.parametrize("wrong", ["9", "3 disk", "absent.json"])

@@ -191,7 +191,7 @@ def _is_planned(text: str) -> bool:
 
 def _check_gpus(text: str) -> None:
     if _is_planned(text):
-        gpu_catalog.parse_gpus(text)
+        gpu_catalog.parse_hosts_of_gpus(text)
     elif text:
         parse_gpus(text)
 

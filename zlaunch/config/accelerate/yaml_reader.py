@@ -89,7 +89,7 @@ class _YamlReader:
                 self._fail(f"nested more than {MAX_DEPTH} levels deep", event.start_mark.index)
             if isinstance(event, yaml.AliasEvent):
                 self._fail(
-                    f"alias `*{event.anchor}`: JSON has no aliases",
+                    f"zlaunch does not expand aliases such as `*{event.anchor}`",
                     event.start_mark.index,
                     "write the values out",
                 )

@@ -35,7 +35,7 @@ def predict(workload: dict[str, Any], gpu: str) -> Row:
     from pydantic import TypeAdapter
 
     from tests.estimate.rehearsing import rehearse
-    from zlaunch.estimate.memory.roofline import DeviceSpeed, step_speed
+    from zlaunch.estimate.speed.step_time import DeviceSpeed, step_speed
     from zlaunch.estimate.workload import Workload
     from zlaunch.hosts.machine.gpu_catalog import gpu_from_nvml
 

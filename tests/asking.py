@@ -11,8 +11,6 @@ from zlaunch.estimate.changes import Options
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Cluster
 from zlaunch.estimate.forecast import PHASES, Forecast, Phase
-from zlaunch.estimate.memory.communication import Communication
-from zlaunch.estimate.memory.roofline import Roofline, Speed
 from zlaunch.estimate.query import (
     Estimate,
     EstimateQuery,
@@ -21,6 +19,8 @@ from zlaunch.estimate.query import (
     workload_of,
 )
 from zlaunch.estimate.request import _machine_with
+from zlaunch.estimate.speed.communication import Communication
+from zlaunch.estimate.speed.step_time import Roofline, Speed
 from zlaunch.estimate.strategies import STRATEGIES, StrategyTable, apply_strategy
 from zlaunch.hosts.machine.gpu_catalog import known_gpus
 from zlaunch.job.args import ScriptArgs

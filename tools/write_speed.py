@@ -5,9 +5,9 @@ from math import exp, log
 from pathlib import Path
 
 from tests.estimate.memory.published import Published, published
-from zlaunch.estimate.memory import roofline as speeds
 from zlaunch.estimate.memory.closed_form import forecast
-from zlaunch.estimate.memory.roofline import Range, Roofline, step_speed
+from zlaunch.estimate.speed import step_time as speeds
+from zlaunch.estimate.speed.step_time import Range, Roofline, step_speed
 from zlaunch.units import brief
 
 PAGE = Path(__file__).parent.parent / "docs" / "speed.md"

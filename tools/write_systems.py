@@ -43,7 +43,7 @@ SYSTEMS = (
         (
             _PRESETS,
             _by(
-                "estimate/memory/test_communication.py",
+                "estimate/speed/test_communication.py",
                 "test_the_volume_is_the_papers_where_deepspeed_does_as_the_paper_says",
             ),
         ),

@@ -19,7 +19,7 @@ from tests.cluster.conftest import require
 from tests.cluster.network import missing
 from tests.launchers import FIRST_OF_EACH
 from tests.running import zlaunch
-from zlaunch.hosts.agent.remote import GREETING
+from zlaunch.hosts.agent.host_command import GREETING
 from zlaunch.hosts.agent.ssh import remote_line, ssh_command, with_python_variables
 from zlaunch.hosts.cluster.topology import Host
 from zlaunch.secrets import is_secret

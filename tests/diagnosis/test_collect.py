@@ -15,7 +15,7 @@ from zlaunch.diagnosis.collect import LauncherEnd, collect_evidence, tail
 from zlaunch.diagnosis.diagnose import diagnose
 from zlaunch.diagnosis.evidence import Evidence
 from zlaunch.diagnosis.outcome import judge_outcome
-from zlaunch.rundir.printed import printed_line
+from zlaunch.rundir.printed_records import printed_line
 from zlaunch.rundir.read import conform, read_record
 from zlaunch.rundir.record import HeartbeatRecord, RankRecord
 from zlaunch.rundir.run_files import RunFiles

@@ -10,7 +10,7 @@ from tests.asking import model
 from tests.facts import facts_of
 from tests.making import PYTHON, SHAPE, TWO_GPUS, over_ssh, script
 from zlaunch.errors import Severity
-from zlaunch.hosts.cluster.environment import Member
+from zlaunch.hosts.cluster.started_by import Member
 from zlaunch.hosts.cluster.topology import Host, Reach, Topology
 from zlaunch.hosts.machine.facts import Files, MachineFacts
 from zlaunch.hosts.machine.interpreter import Interpreter, Package

@@ -20,7 +20,7 @@ from zlaunch.cli.views.launch_plan import plan_lines
 from zlaunch.errors import Place, Unavailable
 from zlaunch.hosts.cluster.placement import assign_ranks, choose_slots
 from zlaunch.hosts.cluster.topology import Host, HostLine
-from zlaunch.hosts.environment import inherited
+from zlaunch.hosts.rank_environment import inherited
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface, Handover, Script
 from zlaunch.job.spec import JobSpec, Offload, RestartPolicy, RunOptions

@@ -11,7 +11,7 @@ from zlaunch.cli.views.launch import LaunchView
 from zlaunch.errors import Unavailable
 from zlaunch.files import check_writable
 from zlaunch.hosts.cluster.topology import Host
-from zlaunch.hosts.environment import Variable
+from zlaunch.hosts.rank_environment import Variable
 from zlaunch.job.recipes import default_recipe
 from zlaunch.job.spec import JobSpec, Offload
 from zlaunch.launch.backends import backend_of

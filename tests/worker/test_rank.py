@@ -10,7 +10,7 @@ import pytest
 
 from tests.running import ROOT
 from zlaunch.rundir.layout import RunDir
-from zlaunch.rundir.printed import printed_records
+from zlaunch.rundir.printed_records import printed_records
 
 SCRIPT = """
 import os, shutil

@@ -9,13 +9,13 @@ from zlaunch.checks.result import CheckResult, Status
 from zlaunch.frozen import dataclass
 from zlaunch.hosts.agent.conversation import Conversation, conversations
 from zlaunch.hosts.agent.examination import Examined
+from zlaunch.hosts.agent.host_command import GREETING, host_command, is_remote
 from zlaunch.hosts.agent.python_of_host import own_program
-from zlaunch.hosts.agent.remote import GREETING, host_command, is_remote
 from zlaunch.hosts.cluster.topology import Host, Reach
-from zlaunch.hosts.environment import forwarded
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.measured_speeds import keep_speed
 from zlaunch.hosts.machine.ports import LOOPBACK, free_port
+from zlaunch.hosts.rank_environment import forwarded
 from zlaunch.units import brief
 
 NAME = "all-reduce"

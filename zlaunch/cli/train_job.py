@@ -16,7 +16,7 @@ from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.plan_view import PlanView
 from zlaunch.cli.ways_to_notify import check_notify
 from zlaunch.errors import ExitStatus, WrongUsage
-from zlaunch.hosts.cluster.environment import Member
+from zlaunch.hosts.cluster.started_by import Member
 from zlaunch.hosts.machine.interpreter import find_module_in
 from zlaunch.job.args import ScriptArgs, ds_config_of
 from zlaunch.job.recipes import default_recipe, recipe_named

@@ -34,7 +34,7 @@ from zlaunch.job.script import RESUME, ConfigInterface, Handover, Script
 from zlaunch.job.script_reader import read_script
 from zlaunch.rundir import phases
 from zlaunch.rundir.control import stopping_command
-from zlaunch.rundir.printed import printed_records, without_records
+from zlaunch.rundir.printed_records import printed_records, without_records
 from zlaunch.rundir.read import read_record
 from zlaunch.rundir.record import (
     HeartbeatRecord,

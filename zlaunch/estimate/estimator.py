@@ -17,7 +17,6 @@ from zlaunch.estimate.forecast import HOST_POOLS, Forecast
 from zlaunch.estimate.forecast_cache import ForecastCache
 from zlaunch.estimate.memory.activations import counted_too_much
 from zlaunch.estimate.memory.host_memory import shared
-from zlaunch.estimate.memory.roofline import DeviceSpeed, Speed, step_speed
 from zlaunch.estimate.memory.settings import read_job
 from zlaunch.estimate.query import (
     Estimate,
@@ -28,6 +27,7 @@ from zlaunch.estimate.query import (
     workload_of,
 )
 from zlaunch.estimate.rehearse import Done, Rehearsed, Rehearser, by_formula
+from zlaunch.estimate.speed.step_time import DeviceSpeed, Speed, step_speed
 from zlaunch.estimate.workload import MOST_ACCUMULATED, Workload
 from zlaunch.files import cache_directory
 from zlaunch.frozen import dataclass

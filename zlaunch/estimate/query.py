@@ -15,7 +15,7 @@ from zlaunch.estimate.asked_adapters import adapters_of, four_bits_of, frozen_by
 from zlaunch.estimate.changes import CHECKPOINTING_FLAGS, Options
 from zlaunch.estimate.fit import Cluster, Fit, FitResult, MemoryNeed, check_fit, left_out, memory_need
 from zlaunch.estimate.forecast import Forecast
-from zlaunch.estimate.memory.roofline import Speed
+from zlaunch.estimate.speed.step_time import Speed
 from zlaunch.estimate.splits import Split, split_by_arguments, split_by_config
 from zlaunch.estimate.uncounted import ADAPTED, FROZEN, LIGER_FLAGS, QUANTIZED, Uncounted, in_arguments
 from zlaunch.estimate.workload import ONE_IMAGE, Attention, FourBits, Images, Lora, Workload

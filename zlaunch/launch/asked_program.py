@@ -25,9 +25,9 @@ from zlaunch.dsconfig.text.document import Document
 from zlaunch.errors import Refused, Unavailable, WrongUsage
 from zlaunch.files import PRIVATE, cache_directory, end_of, write_whole
 from zlaunch.hosts.cluster.topology import Topology
-from zlaunch.hosts.environment import asked_variables
 from zlaunch.hosts.machine.interpreter import Interpreter, stack_of
 from zlaunch.hosts.machine.ports import LOOPBACK, free_port
+from zlaunch.hosts.rank_environment import asked_variables
 from zlaunch.job.answer import AnswerRecord, apply_answer
 from zlaunch.job.args import flag_name
 from zlaunch.job.moved_imports import lacking_import, moved_import

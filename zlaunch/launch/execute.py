@@ -11,11 +11,11 @@ from zlaunch.diagnosis.collect import LAUNCHER_LOG_BYTES, LauncherEnd, collect_e
 from zlaunch.diagnosis.evidence import Evidence
 from zlaunch.errors import Unavailable, ZlaunchError
 from zlaunch.files import end_of
-from zlaunch.hosts.cluster.environment import without_cluster_variables
 from zlaunch.hosts.cluster.rendezvous import Rendezvous, Start, new_token
-from zlaunch.hosts.environment import may_export
+from zlaunch.hosts.cluster.started_by import without_cluster_variables
 from zlaunch.hosts.machine.build_lock import locks_by_file
 from zlaunch.hosts.machine.op_cache import extensions_dir
+from zlaunch.hosts.rank_environment import may_export
 from zlaunch.job.spec import MonitorOptions
 from zlaunch.launch.finish import FinishedRun, finish_run, record_failed_start
 from zlaunch.launch.monitoring.lost_hosts import ALIVE_OPTIONS, LostHosts

@@ -12,15 +12,15 @@ from zlaunch.errors import Finding, ZlaunchError
 from zlaunch.estimate.splits import split_by_arguments
 from zlaunch.frozen import dataclass
 from zlaunch.hosts.agent.python_of_host import is_here
-from zlaunch.hosts.cluster.environment import Member
+from zlaunch.hosts.cluster.started_by import Member
 from zlaunch.hosts.cluster.topology import Host, HostLine, Reach, Topology
-from zlaunch.hosts.environment import Variable
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.interpreter import Interpreter, stack_of
 from zlaunch.hosts.machine.op_cache import OpCache
 from zlaunch.hosts.machine.ports import LOOPBACK
 from zlaunch.hosts.machine.question import Question
 from zlaunch.hosts.machine.resources import Machine, weakest
+from zlaunch.hosts.rank_environment import Variable
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import Handover, Script

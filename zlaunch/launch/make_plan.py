@@ -20,8 +20,8 @@ from zlaunch.dsconfig.native_ops import NativeOp, needed_ops
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import dotted, located
 from zlaunch.errors import Finding, Severity, Unavailable, refuse_fatal
-from zlaunch.hosts.environment import Variable, accelerate_variables, asked_variables, job_environment
 from zlaunch.hosts.machine import op_cache
+from zlaunch.hosts.rank_environment import Variable, accelerate_variables, asked_variables, job_environment
 from zlaunch.job.recipes import recipe_of
 from zlaunch.job.script import DS_CONFIG_VARIABLE, FSDP, ConfigInterface, Handover, Script
 from zlaunch.job.spec import JobSpec

@@ -9,8 +9,8 @@ from pathlib import Path
 from zlaunch.console import shell_line
 from zlaunch.errors import WrongUsage
 from zlaunch.hosts.agent.python_of_host import path_here
-from zlaunch.hosts.cluster.environment import DEFAULT_PORT, Member
 from zlaunch.hosts.cluster.placement import choose_slots, uncounted_hosts
+from zlaunch.hosts.cluster.started_by import DEFAULT_PORT, Member
 from zlaunch.hosts.cluster.topology import Topology, read_hosts
 from zlaunch.job.spec import GpuChoice, JobSpec
 from zlaunch.secrets import assigned_secrets

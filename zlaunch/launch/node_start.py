@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from zlaunch.hosts.agent.host_command import host_command
 from zlaunch.hosts.agent.python_of_host import is_here, own_program
-from zlaunch.hosts.agent.remote import host_command
 from zlaunch.hosts.cluster.topology import Reach
 from zlaunch.hosts.machine.ports import free_port
 from zlaunch.launch.plan import LaunchPlan

@@ -17,9 +17,9 @@ from typing import IO
 from zlaunch.console import StepReporter
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.agent.channel import Channel, Message, wait_for_any
+from zlaunch.hosts.agent.host_command import host_command
 from zlaunch.hosts.agent.python_of_host import is_here, own_program
-from zlaunch.hosts.agent.remote import host_command
-from zlaunch.hosts.cluster.environment import without_cluster_variables
+from zlaunch.hosts.cluster.started_by import without_cluster_variables
 from zlaunch.hosts.cluster.topology import Host, Reach
 from zlaunch.json_lines import plain
 from zlaunch.launch.build_program import BuildOrder

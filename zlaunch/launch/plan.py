@@ -16,9 +16,9 @@ from zlaunch.files import as_safe_word
 from zlaunch.frozen import dataclass
 from zlaunch.hosts.agent.python_of_host import own_program
 from zlaunch.hosts.cluster.topology import Host, Topology
-from zlaunch.hosts.environment import Variable
 from zlaunch.hosts.machine import op_cache
 from zlaunch.hosts.machine.interpreter import Interpreter
+from zlaunch.hosts.rank_environment import Variable
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import Script
 from zlaunch.job.spec import Debug, Launcher, Profile

@@ -17,7 +17,7 @@ from zlaunch.dsconfig.text.document import KeyPath, dotted, leaves
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.adapters import adapter_of
 from zlaunch.hosts.cluster.topology import Host, Reach, Topology
-from zlaunch.hosts.environment import Variable
+from zlaunch.hosts.rank_environment import Variable
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import GpuChoice, JobSpec, Launcher

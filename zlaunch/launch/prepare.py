@@ -23,12 +23,12 @@ from zlaunch.hosts.cluster.placement import (
     uncounted_hosts,
 )
 from zlaunch.hosts.cluster.topology import HostLine, beyond_deepspeed, too_many_slots
-from zlaunch.hosts.environment import Variable
 from zlaunch.hosts.machine.interpreter import TRAINING, check_packages, inspect_python
 from zlaunch.hosts.machine.probe import probe_machine
 from zlaunch.hosts.machine.question import Question
 from zlaunch.hosts.machine.resources import Machine
 from zlaunch.hosts.machine.survey import survey
+from zlaunch.hosts.rank_environment import Variable
 from zlaunch.job.model_checks import wrong_sizes
 from zlaunch.job.model_of_script import find_model
 from zlaunch.job.recipes import recipe_of

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from zlaunch.errors import Unavailable
 from zlaunch.frozen import dataclass
-from zlaunch.hosts.environment import inherited
+from zlaunch.hosts.rank_environment import inherited
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.plan_record import enough_is_recorded, reach_of, recorded_job

@@ -8,8 +8,8 @@ from functools import partial
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.diagnosis.render import verdict_lines
 from zlaunch.errors import ZlaunchError
-from zlaunch.hosts.cluster.environment import without_cluster_variables
 from zlaunch.hosts.cluster.rendezvous import Ending, Rendezvous, Start
+from zlaunch.hosts.cluster.started_by import without_cluster_variables
 from zlaunch.launch.attempts import run_attempts
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.node_start import NODE_PROGRAM

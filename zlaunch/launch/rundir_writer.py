@@ -16,7 +16,7 @@ from zlaunch.errors import Finding, Unavailable
 from zlaunch.estimate.query import Estimate
 from zlaunch.files import PRIVATE, is_safe_word, write_whole
 from zlaunch.hosts.cluster.topology import Reach
-from zlaunch.hosts.environment import inherited, may_export
+from zlaunch.hosts.rank_environment import inherited, may_export
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.node_start import control_port, node_plans
 from zlaunch.launch.plan import LaunchPlan

@@ -17,10 +17,10 @@ from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.frozen import dataclass
 from zlaunch.hosts.cluster.placement import refuse_contradictions
 from zlaunch.hosts.cluster.topology import Host, Topology
-from zlaunch.hosts.environment import is_name
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.interpreter import Interpreter, inspect_python
 from zlaunch.hosts.machine.resources import Gpu, Machine
+from zlaunch.hosts.rank_environment import is_name
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.ask import ask
 from zlaunch.launch.facts import JobFacts

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from zlaunch.errors import Unavailable, WrongUsage, ZlaunchError
 from zlaunch.frozen import dataclass
 from zlaunch.hosts.agent.python_of_host import is_here
-from zlaunch.hosts.cluster.environment import Allocation, Alone, ClusterEnvironment, Member, detect_cluster
 from zlaunch.hosts.cluster.other_launchers import says_several
 from zlaunch.hosts.cluster.placement import assign_ranks, most_slots
+from zlaunch.hosts.cluster.started_by import Allocation, Alone, ClusterEnvironment, Member, detect_cluster
 from zlaunch.hosts.cluster.topology import Host, Reach, Topology
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.gpu_catalog import parse_hosts_of_gpus

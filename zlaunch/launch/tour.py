@@ -15,10 +15,10 @@ from typing import Any, Final, TypeGuard
 
 from zlaunch.errors import Unavailable
 from zlaunch.estimate.forecast import HOST_POOLS, Forecast, Pool
-from zlaunch.estimate.memory.communication import paper_volume, ring_bytes
 from zlaunch.estimate.memory.model_states import ModelStates, model_states
 from zlaunch.estimate.memory.settings import read_settings
 from zlaunch.estimate.rehearse import Rehearsed
+from zlaunch.estimate.speed.communication import paper_volume, ring_bytes
 from zlaunch.estimate.workload import LINEAR_LAYERS, Workload
 from zlaunch.frozen import dataclass
 from zlaunch.hosts.adapters import adapter_of

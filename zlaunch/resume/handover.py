@@ -9,7 +9,7 @@ from zlaunch.checkpoint.find import LATEST, LATEST_UNIVERSAL, CheckpointFolder, 
 from zlaunch.checkpoint.summary import Summary
 from zlaunch.files import typed
 from zlaunch.frozen import dataclass
-from zlaunch.hosts.environment import Variable
+from zlaunch.hosts.rank_environment import Variable
 from zlaunch.job.script import RESUME, Script
 from zlaunch.rundir.layout import RunDir
 

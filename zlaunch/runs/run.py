@@ -135,7 +135,9 @@ class Run(RunFiles):
         recorded = recorded_verdict(self.ending)
         if recorded is not None or not self.state.is_over or self.state in (State.FINISHED, State.BROKEN):
             return recorded
-        from zlaunch.runs.derive import derived_verdict  # importing all signatures takes longer than a list
+        from zlaunch.runs.derived_end import (
+            derived_verdict,  # importing all signatures takes longer than a list
+        )
 
         return derived_verdict(self)
 

@@ -18,7 +18,7 @@ from zlaunch.diagnosis.speed import (
 from zlaunch.dsconfig.precision import precision_of
 from zlaunch.errors import ZlaunchError
 from zlaunch.estimate.memory.activations import Batch, saved_activations, step_flops
-from zlaunch.estimate.memory.roofline import geometric_mean
+from zlaunch.estimate.speed.step_time import geometric_mean
 from zlaunch.frozen import dataclass
 from zlaunch.hosts.machine.gpu_catalog import gpu_from_nvml
 from zlaunch.job.transformer import Transformer, read_transformer

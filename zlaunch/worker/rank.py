@@ -29,7 +29,7 @@ from zlaunch.process import (
 )
 from zlaunch.rundir.control import read_stop, times_asked
 from zlaunch.rundir.layout import STACKS_SIGNAL, RunDir
-from zlaunch.rundir.printed import printed_line
+from zlaunch.rundir.printed_records import printed_line
 from zlaunch.rundir.read import parse_record
 from zlaunch.rundir.record import JobRecord, NodePlanRecord, ProfileRecord, RankRecord, SampleRecord
 from zlaunch.rundir.write import record_text, write_record

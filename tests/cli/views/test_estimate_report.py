@@ -22,10 +22,10 @@ from zlaunch.cli.views.estimate_text import (
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.estimator import Estimator, RehearsalProgress
 from zlaunch.estimate.forecast import Forecast
-from zlaunch.estimate.memory.communication import Communication
-from zlaunch.estimate.memory.roofline import Roofline, Speed, Term
 from zlaunch.estimate.query import remarks_on
 from zlaunch.estimate.rehearse import Done, Rehearsed
+from zlaunch.estimate.speed.communication import Communication
+from zlaunch.estimate.speed.step_time import Roofline, Speed, Term
 from zlaunch.estimate.strategies import STRATEGIES, StrategyTable, apply_strategy
 from zlaunch.estimate.uncounted import Effect, Uncounted
 from zlaunch.estimate.workload import Workload

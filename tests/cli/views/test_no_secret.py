@@ -29,8 +29,8 @@ from zlaunch.diagnosis.log_text import clip
 from zlaunch.diagnosis.render import verdict_lines
 from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.errors import Finding, Place, Refused
-from zlaunch.hosts.cluster.environment import Member
 from zlaunch.hosts.cluster.rendezvous import MemberFailed, Rendezvous
+from zlaunch.hosts.cluster.started_by import Member
 from zlaunch.hosts.machine.ports import free_port
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.write import write_record

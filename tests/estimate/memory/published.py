@@ -5,7 +5,7 @@ length, activation checkpointing and a steady time or throughput, if it is data-
 FSDP as stage 3 and its SHARD_GRAD_OP as stage 2), without torch.compile and FP8, on a GPU that zlaunch
 knows. `seconds` is worked out from `published`: model TFLOPS by the formula that the source gives.
 
-Which half of the runs the constants of `zlaunch.estimate.memory.roofline` were fitted to is settled by the run's id
+Which half of the runs the constants of `zlaunch.estimate.speed.step_time` were fitted to is settled by the run's id
 alone: `is_for_calibration`. The other half tests them.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.estimate.memory.jobs import job
-from zlaunch.estimate.memory.roofline import DeviceSpeed
+from zlaunch.estimate.speed.step_time import DeviceSpeed
 from zlaunch.estimate.workload import Lora, Workload
 from zlaunch.hosts.machine.gpu_catalog import known_gpus
 

@@ -4,7 +4,7 @@ from functools import cache
 from tests.estimate.memory.published import Published, published
 from tools.write_speed import PAGE, page
 from zlaunch.estimate.memory.closed_form import forecast
-from zlaunch.estimate.memory.roofline import DeviceSpeed, Roofline, step_speed
+from zlaunch.estimate.speed.step_time import DeviceSpeed, Roofline, step_speed
 from zlaunch.hosts.machine.gpu_catalog import known_gpus
 
 COVERED = 0.90

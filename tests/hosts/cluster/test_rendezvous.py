@@ -7,8 +7,8 @@ import pytest
 
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.agent.handshake import connect
-from zlaunch.hosts.cluster.environment import Member
 from zlaunch.hosts.cluster.rendezvous import MemberFailed, Rendezvous
+from zlaunch.hosts.cluster.started_by import Member
 from zlaunch.hosts.machine.ports import free_port
 
 

@@ -12,8 +12,8 @@ from zlaunch.cli.options import AsJson, Hostfile, Hosts
 from zlaunch.cli.views.dump import to_json
 from zlaunch.errors import WrongUsage
 from zlaunch.frozen import dataclass
-from zlaunch.hosts.cluster.environment import Allocation, ClusterEnvironment, Member, detect_cluster
 from zlaunch.hosts.cluster.placement import choose_slots, uncounted_hosts
+from zlaunch.hosts.cluster.started_by import Allocation, ClusterEnvironment, Member, detect_cluster
 from zlaunch.hosts.cluster.topology import Host, Topology, read_hosts, select
 from zlaunch.job.recipes import default_recipe
 from zlaunch.job.spec import JobSpec

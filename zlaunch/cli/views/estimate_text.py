@@ -12,10 +12,10 @@ from zlaunch.estimate.changes import BUCKET
 from zlaunch.estimate.effects import ChangeEffect, fitting, most_reduced, state_of
 from zlaunch.estimate.fit import Cluster, Fit
 from zlaunch.estimate.forecast import Forecast, Phase, Pool
-from zlaunch.estimate.memory.communication import Collective, paper_volume
-from zlaunch.estimate.memory.roofline import Speed
 from zlaunch.estimate.memory.settings import read_settings
 from zlaunch.estimate.query import Estimate, EstimateQuery
+from zlaunch.estimate.speed.communication import Collective, paper_volume
+from zlaunch.estimate.speed.step_time import Speed
 from zlaunch.hosts.machine.gpu_catalog import nominal_size
 from zlaunch.job.script import Handover
 from zlaunch.job.source import SourceKind

@@ -13,9 +13,9 @@ from zlaunch.config.resolve.autos import OpenReason, ranks_of
 from zlaunch.dsconfig.batch import Size
 from zlaunch.dsconfig.text.document import KeyPath, dotted
 from zlaunch.files import shown
-from zlaunch.hosts.environment import Variable
 from zlaunch.hosts.machine.ports import LOOPBACK
 from zlaunch.hosts.machine.resources import local_names
+from zlaunch.hosts.rank_environment import Variable
 from zlaunch.job.recipes import recipe_of
 from zlaunch.job.script import DS_CONFIG_VARIABLE, ConfigInterface, Handover
 from zlaunch.job.trainer_args import TrainerArgs

@@ -1,1 +1,1 @@
-"""The closed form: formulas for memory, traffic and step time, and models of torch's allocators."""
+"""The closed form: formulas for memory, and models of torch's allocators."""

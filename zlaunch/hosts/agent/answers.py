@@ -13,15 +13,15 @@ from zlaunch.frozen import dataclass
 from zlaunch.hosts.adapters import adapter_of
 from zlaunch.hosts.agent import own_code
 from zlaunch.hosts.agent.conversation import ANSWER_SECONDS, Conversation, conversations
+from zlaunch.hosts.agent.host_command import GREETING, host_command, is_remote
 from zlaunch.hosts.agent.python_of_host import is_here, own_program, path_here
-from zlaunch.hosts.agent.remote import GREETING, host_command, is_remote
 from zlaunch.hosts.agent.ssh import CONNECT_SECONDS, destination
 from zlaunch.hosts.agent.ssh_errors import explain
 from zlaunch.hosts.cluster.topology import Host, Reach
-from zlaunch.hosts.environment import forwarded
 from zlaunch.hosts.machine.facts import Failure, MachineFacts
 from zlaunch.hosts.machine.question import FOR_SLOTS, Question
 from zlaunch.hosts.machine.resources import Machine
+from zlaunch.hosts.rank_environment import forwarded
 
 PROGRAM = "zlaunch.hosts.agent.program"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from zlaunch.hosts.agent import own_code
 from zlaunch.hosts.agent.channel import Channel, wait_for_any
-from zlaunch.hosts.agent.remote import GREETING
+from zlaunch.hosts.agent.host_command import GREETING
 from zlaunch.json_lines import ANSWER
 from zlaunch.process import PipedProgram
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from zlaunch.errors import Finding, InputMissing, Place, Refused
-from zlaunch.hosts.environment import Variable, is_name
+from zlaunch.hosts.rank_environment import Variable, is_name
 from zlaunch.secrets import is_secret, remember
 
 _CODE = "bad-deepspeed-env"

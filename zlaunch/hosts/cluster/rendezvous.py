@@ -27,7 +27,7 @@ from zlaunch.hosts.agent.handshake import (
     connect,
     prove,
 )
-from zlaunch.hosts.cluster.environment import Member
+from zlaunch.hosts.cluster.started_by import Member
 from zlaunch.hosts.cluster.topology import Host, Reach, Topology
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.json_lines import plain

@@ -10,9 +10,9 @@ from tests.making import CPU_MACHINE, LAYOUT, PYTHON, TWO_GPUS, gpu, local, mach
 from tests.running import run
 from zlaunch.errors import WrongUsage
 from zlaunch.hosts.cluster.topology import Host, Topology
-from zlaunch.hosts.environment import Variable, accelerate_variables, asked_variables, job_environment
 from zlaunch.hosts.machine.interpreter import Interpreter
 from zlaunch.hosts.machine.resources import Machine
+from zlaunch.hosts.rank_environment import Variable, accelerate_variables, asked_variables, job_environment
 from zlaunch.secrets import is_secret
 
 HOSTS = over_ssh(Host("w0", (0, 1)), Host("w1", (0,)))

@@ -1,6 +1,6 @@
 import pytest
 
-from zlaunch.hosts.agent.remote import srun_command
+from zlaunch.hosts.agent.host_command import srun_command
 from zlaunch.hosts.cluster.topology import Host
 
 

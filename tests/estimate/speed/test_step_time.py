@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.estimate.memory.jobs import job
 from zlaunch.estimate.memory.closed_form import forecast
-from zlaunch.estimate.memory.roofline import DeviceSpeed, Roofline, step_speed
+from zlaunch.estimate.speed.step_time import DeviceSpeed, Roofline, step_speed
 from zlaunch.hosts.machine.gpu_catalog import known_gpus
 from zlaunch.hosts.machine.measured_speeds import MeasuredSpeeds
 

@@ -13,8 +13,8 @@ from typing import Final
 
 from zlaunch.estimate.forecast import CountedCollective
 from zlaunch.estimate.memory.activations import saved_activations
-from zlaunch.estimate.memory.communication import Collective, Communication, communication
 from zlaunch.estimate.memory.settings import Settings, TrainingJob, read_job
+from zlaunch.estimate.speed.communication import Collective, Communication, communication
 from zlaunch.estimate.workload import Workload
 from zlaunch.frozen import dataclass
 from zlaunch.hosts.machine.gpu_catalog import GpuModel

@@ -6,7 +6,7 @@ import pytest
 
 from tests.each import each
 from zlaunch.errors import WrongUsage
-from zlaunch.hosts.cluster.environment import (
+from zlaunch.hosts.cluster.started_by import (
     Allocation,
     Alone,
     Member,

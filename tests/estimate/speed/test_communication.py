@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from tests.estimate.memory.jobs import job
 from zlaunch.estimate.forecast import CountedCollective
-from zlaunch.estimate.memory.communication import Communication, communication, paper_volume, ring_bytes
 from zlaunch.estimate.memory.settings import read_job
+from zlaunch.estimate.speed.communication import Communication, communication, paper_volume, ring_bytes
 
 PARAMETERS = 8_030_261_248
 PSI = 2 * PARAMETERS

@@ -1,0 +1,1 @@
+"""The speed of a job: what a rank communicates in a step, and how long the step takes."""

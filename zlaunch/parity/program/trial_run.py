@@ -16,7 +16,7 @@ from deepspeed.accelerator import get_accelerator
 
 from zlaunch.dsconfig.native_ops import OPS
 from zlaunch.estimate.rehearsal.model import DTYPES, NotRehearsed
-from zlaunch.parity.program import rank, reference, saved
+from zlaunch.parity.program import rank, reference, saved_checkpoint
 from zlaunch.parity.program.measured import Measured, of_gradients, of_steps
 from zlaunch.parity.program.small import shallow
 from zlaunch.parity.small_model import deepest
@@ -95,8 +95,10 @@ def _saved(trial: Trial, engine: Measured, directory: Path, unsaved: list[str]) 
         f"resuming on rank {number}": partial(rank.resume, trial, number, wanted, directory, rank.TAG)
         for number in (0, 1)
     }
-    alone: Works = {_ALONE: partial(saved.resumed_on_one_rank, trial, engine, wanted, directory)}
-    export: Works = {_EXPORT: partial(saved.exported, trial, engine.masters[-2], wanted, directory)}
+    alone: Works = {_ALONE: partial(saved_checkpoint.resumed_on_one_rank, trial, engine, wanted, directory)}
+    export: Works = {
+        _EXPORT: partial(saved_checkpoint.exported, trial, engine.masters[-2], wanted, directory)
+    }
     if trial.workload.lora is not None:
         export = {}
         unsaved.append("export of the adapter")
@@ -107,7 +109,7 @@ def _saved(trial: Trial, engine: Measured, directory: Path, unsaved: list[str]) 
     failed = _train(directory, again, alone, export)
     unsaved += failed.values()
     if 0 not in failed:
-        yield from saved.of_resumed(trial, engine, _read_fork(directory, "resuming on rank 0"))
+        yield from saved_checkpoint.of_resumed(trial, engine, _read_fork(directory, "resuming on rank 0"))
     if alone and 1 not in failed:
         yield from _read_fork(directory, _ALONE)
     if export and 2 not in failed:

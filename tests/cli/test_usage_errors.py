@@ -163,6 +163,12 @@ def test_an_empty_name_is_refused_rather_than_taken_for_the_working_directory(wo
     assert message == f"`{name}`: it is empty; is a variable of the shell unset?"
 
 
+def test_a_word_of_a_program_may_be_empty(capfd: pytest.CaptureFixture[str]) -> None:
+    words = shlex.split("config translate -- torchrun -m timeit --fsdp ''")
+    program(words, prog_name="zlaunch", standalone_mode=False)
+    assert capfd.readouterr().out.endswith("-- --fsdp ''\n")
+
+
 @pytest.mark.parametrize(
     ("words", "command"),
     [

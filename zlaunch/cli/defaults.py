@@ -66,7 +66,8 @@ def _value_of(param: Any, context: Any, value: Any) -> Any:
     """Read a value that was given, and call its callback. An empty path would be the working directory."""
     source = context.get_parameter_source(param.name)
     if param.required or source is None or source.name != "DEFAULT":
-        if value == "" or (isinstance(value, list | tuple) and "" in value):
+        # The words of a program, which an argument may be, are the program's matter.
+        if value == "" or (param.multiple and "" in value):
             raise typer.BadParameter("it is empty; is a variable of the shell unset?", context, param)
         return type(param).process_value(param, context, value)
     if value is None and (param.multiple or param.nargs == -1):

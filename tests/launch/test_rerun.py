@@ -209,13 +209,15 @@ def test_a_record_that_does_not_say_what_was_asked_for_is_refused(missing: str, 
         recorded_job(past.holding(job=job))
 
 
-def test_a_record_of_a_job_without_ranks_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "damage", [{"ranks": []}, *({"environment": {name: "1"}} for name in ("", "A=B", "A\0"))]
+)
+def test_a_record_of_what_cannot_have_run_is_refused(damage: dict[str, Any], tmp_path: Path) -> None:
     given = inputs(tmp_path)
     past = RunFiles(recorded(given).layout.root)
+    job = conform({**past.job, **damage}, JobRecord)
     with pytest.raises(Unavailable, match="it is damaged"):
-        moved_plan(
-            past.holding(job={**past.job, "ranks": []}), replace(given, layout=RunDir(tmp_path / "second"))
-        )
+        moved_plan(past.holding(job=job), replace(given, layout=RunDir(tmp_path / "second")))
 
 
 GIT: GitRecord = {"commit": "a" * 40, "branch": "main", "changed": [], "diff_sha256": None}

@@ -201,7 +201,12 @@ def _with_login(topology: Topology, now: Topology) -> Topology:
 
 
 def _variable(name: str, value: str, programs: Sequence[str]) -> Variable:
-    """Take a variable as it was; in PATH, zlaunch puts the programs of the ranks' Python first."""
+    """Take a variable as it was; in PATH, zlaunch puts the programs of the ranks' Python first.
+
+    Raises ValueError for what no process can have in its environment.
+    """
+    if not name or "=" in name or "\0" in name + value:
+        raise ValueError(f"{name!r} is no variable")
     prepended: str | None = None
     first = value.partition(os.pathsep)[0]
     if name == "PATH" and first in programs:

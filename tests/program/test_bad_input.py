@@ -226,6 +226,20 @@ def test_a_dash_for_the_output_is_stdout(command: str, tmp_path: Path) -> None:
     assert everything_in(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        (("--stage", "0", "--offload", "cpu"), 0, "warning: zero_optimization.offload_optimizer"),
+        (("--stage", "2", "--offload", "nvme"), 65, "does not use the NVMe drive"),
+    ],
+)
+def test_write_refuses_only_what_is_wrong_on_every_device(
+    options: tuple[str, ...], status: int, said: str, tmp_path: Path
+) -> None:
+    result = zlaunch("config", "write", *options, cwd=tmp_path)
+    assert (result.status, bool(result.out), said in result.err) == (status, not status, True), result.err
+
+
 def test_write_never_overwrites(tmp_path: Path) -> None:
     (tmp_path / "mine.json").write_text("{}")
     result = zlaunch("config", "write", "--stage", "3", "-o", "mine.json", cwd=tmp_path)

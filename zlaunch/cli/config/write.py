@@ -8,7 +8,7 @@ from zlaunch import console
 from zlaunch.cli import job_options, options
 from zlaunch.config.resolve.compose import preset, to_json
 from zlaunch.config.validate import validate_mapping
-from zlaunch.errors import Refused
+from zlaunch.errors import Refused, Severity
 from zlaunch.files import write_new
 from zlaunch.job.spec import STAGES, Offload
 
@@ -24,8 +24,11 @@ def write(
     Values that depend on the Trainer arguments, the model or the number of ranks are "auto".
     """
     written = preset(STAGES[stage], offload or Offload(), nvme)
-    if findings := validate_mapping(written):
-        raise Refused(findings)
+    findings = validate_mapping(written)
+    # Options without effect contradict each other; what only fails on some devices may be wanted for others.
+    if refused := [finding for finding in findings if finding.severity is not Severity.WARNING]:
+        raise Refused(refused)
+    console.say_findings(findings)
     if output is None:
         console.data(to_json(written).rstrip("\n"))
     else:

@@ -300,6 +300,8 @@ WRONG = {
     "a number that is too small": ("max_restarts: -1", "bad-option", None),
     "text for a number": ("stall_after: soon", "bad-option", None),
     "nothing": ("nvme:", "bad-option", "write one, or leave the key out"),
+    "an empty name": ('hostfile: ""', "bad-option", "write one, or leave the key out"),
+    "an empty item": ('env: [""]', "bad-option", "write one, or leave the key out"),
     "a word that YAML takes for false": ("offload: off", "bad-option", "put it in quotes"),
     "what an option refuses": (
         "gpus: many",

@@ -1,6 +1,7 @@
 """What Typer's parser refuses, in the words of zlaunch."""
 
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -163,10 +164,19 @@ def test_an_empty_name_is_refused_rather_than_taken_for_the_working_directory(wo
     assert message == f"`{name}`: it is empty; is a variable of the shell unset?"
 
 
-def test_a_word_of_a_program_may_be_empty(capfd: pytest.CaptureFixture[str]) -> None:
-    words = shlex.split("config translate -- torchrun -m timeit --fsdp ''")
-    program(words, prog_name="zlaunch", standalone_mode=False)
-    assert capfd.readouterr().out.endswith("-- --fsdp ''\n")
+@pytest.mark.parametrize(
+    ("words", "end"),
+    [
+        ("config translate -- torchrun -m timeit --fsdp ''", "-- --fsdp ''"),
+        ("train --dry-run --no-ask -m timeit ''", "timeit ''"),
+    ],
+)
+def test_a_word_of_a_program_may_be_empty(
+    words: str, end: str, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    program(shlex.split(words), prog_name="zlaunch", standalone_mode=False)
+    assert end in " ".join(capfd.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

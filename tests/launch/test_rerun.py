@@ -29,7 +29,7 @@ from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.make_plan import make_plan
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.plan_record import moved_plan, recorded_job
-from zlaunch.launch.rerun import environment_changes, script_changes
+from zlaunch.launch.rerun import environment_changes, restore_environment, script_changes
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import conform
 from zlaunch.rundir.record import EnvironmentRecord, GitRecord, JobRecord, Lineage
@@ -207,6 +207,16 @@ def test_a_record_that_does_not_say_what_was_asked_for_is_refused(missing: str, 
     job = conform({name: value for name, value in past.job.items() if name != missing}, JobRecord)
     with pytest.raises(Unavailable, match=rf"\(`{missing}`\): it is damaged"):
         recorded_job(past.holding(job=job))
+
+
+@pytest.mark.parametrize(
+    "damage", [{"inherited": {"A=B": "1"}}, {"inherited": {"A": "\0"}}, {"working_directory": "\0"}]
+)
+def test_surroundings_that_no_run_can_have_had_are_refused(damage: dict[str, Any], tmp_path: Path) -> None:
+    past = RunFiles(recorded(inputs(tmp_path)).layout.root)
+    job = conform({**past.job, "working_directory": str(tmp_path), **damage}, JobRecord)
+    with pytest.raises(Unavailable, match="it is damaged"):
+        restore_environment(past.holding(job=job))
 
 
 @pytest.mark.parametrize(

@@ -63,13 +63,18 @@ def _show_plainly(param: Any) -> None:
 
 
 def _value_of(param: Any, context: Any, value: Any) -> Any:
-    """Read a value that was given, and call its callback. An empty path would be the working directory."""
+    """Read a value that was given, and call its callback; refuse an empty one."""
     source = context.get_parameter_source(param.name)
     if param.required or source is None or source.name != "DEFAULT":
-        # The words of a program, which an argument may be, are the program's matter.
-        if value == "" or (param.multiple and "" in value):
+        if not _is_of_a_program(param) and (value == "" or (param.multiple and "" in (value or ()))):
+            # an empty path would be taken for the working directory
             raise typer.BadParameter("it is empty; is a variable of the shell unset?", context, param)
         return type(param).process_value(param, context, value)
     if value is None and (param.multiple or param.nargs == -1):
         return ()
     return value
+
+
+def _is_of_a_program(param: Any) -> bool:
+    """Whether an argument may be a word of a program, which may be empty; `script` is one after a module."""
+    return bool(param.nargs == -1 or param.name == "script")

@@ -61,6 +61,8 @@ _SETS: Mapping[str, tuple[str, ...]] = {
 }
 """An option → the keys of the ds_config that it sets."""
 
+_MISSING = ("the value is missing", "write one, or leave the key out")
+
 _OF_A_MODEL = ("ds_config", "stage", "offload")
 """What is chosen for a model."""
 
@@ -334,6 +336,8 @@ class _Translation:
             typed = {_name_within(key, text) for text in self.line.given.get(key) or ()}
         words: list[str] = []
         for text, here in texts:
+            if not text:
+                raise _Wrong(*_MISSING)
             self._convert(option, [text])
             name = _name_within(key, text)
             if name not in typed:
@@ -373,7 +377,10 @@ class _Translation:
             return ",".join(items)
         if isinstance(value, Mapping | list):
             raise _Wrong("expected one value, not several")
-        return self._scalar(value, path)
+        text = self._scalar(value, path)
+        if not text:
+            raise _Wrong(*_MISSING)
+        return text
 
     def _scalar(self, value: object, path: KeyPath) -> str:
         if isinstance(value, str):
@@ -383,7 +390,7 @@ class _Translation:
         span = self.document.spans[path]
         text = self.document.text[span.start : span.end]
         if value is None:
-            raise _Wrong("the value is missing", "write one, or leave the key out")
+            raise _Wrong(*_MISSING)
         if isinstance(value, bool):
             message = f"expected a word or a number, but YAML reads `{text}` as {str(value).lower()}"
             raise _Wrong(message, "put it in quotes")

@@ -104,6 +104,12 @@ def is_name(text: str) -> bool:
     return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text) is not None
 
 
+def refuse_impossible(name: str, value: str) -> None:
+    """Raise ValueError for what no process can have in its environment."""
+    if not name or "=" in name or "\0" in name + value:
+        raise ValueError(f"{name!r} is no variable")
+
+
 def may_export(name: str, value: str) -> bool:
     """Whether DeepSpeed's runner may have a variable: it exports some to other hosts, and logs their values.
 

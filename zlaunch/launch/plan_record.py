@@ -17,7 +17,7 @@ from zlaunch.dsconfig.text.document import KeyPath, dotted, leaves
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.adapters import adapter_of
 from zlaunch.hosts.cluster.topology import Host, Reach, Topology
-from zlaunch.hosts.rank_environment import Variable
+from zlaunch.hosts.rank_environment import Variable, refuse_impossible
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import GpuChoice, JobSpec, Launcher
@@ -201,12 +201,8 @@ def _with_login(topology: Topology, now: Topology) -> Topology:
 
 
 def _variable(name: str, value: str, programs: Sequence[str]) -> Variable:
-    """Take a variable as it was; in PATH, zlaunch puts the programs of the ranks' Python first.
-
-    Raises ValueError for what no process can have in its environment.
-    """
-    if not name or "=" in name or "\0" in name + value:
-        raise ValueError(f"{name!r} is no variable")
+    """Take a variable as it was; in PATH, zlaunch puts the programs of the ranks' Python first."""
+    refuse_impossible(name, value)
     prepended: str | None = None
     first = value.partition(os.pathsep)[0]
     if name == "PATH" and first in programs:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from zlaunch.errors import Unavailable
 from zlaunch.frozen import dataclass
-from zlaunch.hosts.rank_environment import inherited
+from zlaunch.hosts.rank_environment import inherited, refuse_impossible
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.plan_record import enough_is_recorded, reach_of, recorded_job
@@ -14,7 +14,7 @@ from zlaunch.launch.prepare import prepare
 from zlaunch.launch.reporter import PlanReporter
 from zlaunch.launch.rundir_writer import environment_of, file_sha256
 from zlaunch.launch.surroundings import refuse_several
-from zlaunch.rundir.record import EnvironmentRecord, GitRecord, JobRecord
+from zlaunch.rundir.record import EnvironmentRecord, GitRecord
 from zlaunch.rundir.run_files import RunFiles
 
 
@@ -70,16 +70,20 @@ def _change(what: str, then: str | None, now: str | None) -> Iterator[Change]:
         yield Change(what, then or "none", now or "none")
 
 
-def restore_environment(job: JobRecord) -> list[Change]:
+def restore_environment(files: RunFiles) -> list[Change]:
     """Enter the directory a run was started in, and set the variables it inherited as they were.
 
     Returns the variables that differed; those that were not set then are removed.
     """
+    job = files.job
     directory = job.get("working_directory", "")
-    try:
-        os.chdir(directory)
-    except OSError as error:
-        raise Unavailable(f"the run was started in `{directory}`: {error.strerror}") from None
+    with enough_is_recorded(files):
+        for name, value in job.get("inherited", {}).items():
+            refuse_impossible(name, value)
+        try:
+            os.chdir(directory)
+        except OSError as error:
+            raise Unavailable(f"the run was started in `{directory}`: {error.strerror}") from None
     if "inherited" not in job:
         return []
     then, now = job["inherited"], inherited(os.environ)

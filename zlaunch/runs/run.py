@@ -135,9 +135,8 @@ class Run(RunFiles):
         recorded = recorded_verdict(self.ending)
         if recorded is not None or not self.state.is_over or self.state in (State.FINISHED, State.BROKEN):
             return recorded
-        from zlaunch.runs.derived_end import (
-            derived_verdict,  # importing all signatures takes longer than a list
-        )
+        # importing all signatures takes longer than a list of runs
+        from zlaunch.runs.derived_end import derived_verdict
 
         return derived_verdict(self)
 

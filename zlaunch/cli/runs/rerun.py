@@ -41,7 +41,7 @@ def rerun(
     repeated = open_run(run, runs_dir)
     _check_repeatable(repeated, force)
     files, run_dir = repeated, None if run_dir is None else run_dir.absolute()
-    variables = restore_environment(files.job)
+    variables = restore_environment(files)
     view = LaunchView(as_json=as_json, full=full)
     options = LaunchOptions(
         interactive=console.is_interactive(),

@@ -228,15 +228,15 @@ def test_a_half_written_run_is_a_line_of_the_list(folder: Path) -> None:
     assert all(len(line) <= 80 for line in result.out.splitlines())
 
 
-@pytest.mark.parametrize("member", ["working_directory", "script"])
-def test_a_record_that_is_no_text_is_shown_and_not_repeated(member: str, folder: Path) -> None:
+@pytest.mark.parametrize(("member", "status"), [("working_directory", 69), ("script", 66)])
+def test_a_record_that_is_no_text_is_shown_and_not_repeated(member: str, status: int, folder: Path) -> None:
     zlaunch("train", "script.py", cwd=folder)
     file = the_run(folder) / "job.json"
     record = json.loads(file.read_text())
     record[member] = ["\ud800"] if member == "script" else "\ud800"
     file.write_text(json.dumps(record))
     shown, again = runs(folder, "show"), runs(folder, "rerun", "latest", "--dry-run")
-    assert (shown.status, again.status) == (0, 66), again.err
+    assert (shown.status, again.status) == (0, status), again.err
     assert "Traceback" not in again.err
 
 
